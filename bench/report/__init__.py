@@ -33,13 +33,12 @@ def write_report(
     presets: Path | None = None,
     tree: Tree | None = None,
 ) -> Path:
-    """Write the report over the runs in `root` into the folder `out`: `report.md`, `report.html`, figures and their data.
+    """Write the report on the runs in `root` into the folder `out`: `report.md`, `report.html`, figures and their data.
 
-    `baseline`: file or folder of baselines; puts the verdicts at the head. `previous`: an earlier tree; adds the
-    changes since. `experiment`: name of the planned experiment; None: the experiment that writes into `root`, if any.
-    `presets`: see `planned`. `tree`: the content of `root`, if it was read
-    already. Returns the path of `report.md`. Raises ValueError if a tree is no
-    folder, the experiment is not known, or `out` cannot be written.
+    `baseline`: file or folder of baselines; adds the verdicts. `previous`: an earlier tree; adds the changes since.
+    `experiment`: name of the planned experiment; None: the experiment that writes into `root`, if any. `presets`: see
+    `planned`. `tree`: the content of `root`, if it was read already. Returns the path of `report.md`. Raises ValueError
+    if a tree is no folder, the experiment is not known, or `out` cannot be written.
     """
     registries.sound("section", SECTIONS)
     grouped, problems = _read(root, tree)

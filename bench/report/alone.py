@@ -1,4 +1,5 @@
-"""Figures of page one if there is nothing to compare: the result of a cell, its speed, and where its time went."""
+"""Key figures of page one if there is nothing to compare with: the result of a cell, its speed, and the shares of its
+time."""
 
 from __future__ import annotations
 
@@ -16,12 +17,12 @@ from bench.report.timing import Timing
 from bench.results.cells import Cell, measured
 
 LEAST = 0.01
-"""Least share of the time that is named."""
+"""Smaller shares of the time are not named."""
 
 
 def spent(cell: Cell) -> str:
-    """Return the largest shares of its ranks' time, in words: `63 % between steps, 33 % computing`; empty where
-    they were not measured."""
+    """Return the largest shares of the ranks' time in words: `63 % between steps, 33 % computing`; empty if they were
+    not measured."""
     known = [m for m in cell.timed if mean_share(m, "compute") is not None]
     shares = {name: fmean(mean_share(m, name) or 0.0 for m in known) for name in WORDS} if known else {}
     largest = sorted(shares.items(), key=lambda item: -item[1])[:NAMED]
@@ -30,7 +31,8 @@ def spent(cell: Cell) -> str:
 
 
 def tiles(cells: Sequence[Cell]) -> tuple[Tile, ...]:
-    """Return result, speed, time to the target and share of computing of the first cell with a finished run."""
+    """Return the result, the speed, the time to the target and the share of computing of the first cell with a finished
+    run; () if there is none."""
     cell = next((cell for cell in cells if cell.ok), None)
     if cell is None:
         return ()

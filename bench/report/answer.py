@@ -26,14 +26,14 @@ from bench.validate import Verdict
 from bench.validate.fingerprint import one_machine
 
 Kind = Literal["use", "one", "open", "nothing"]
-"""Recommends a way of training; one device; neither, as the evidence does not decide; or there is nothing to
-compare."""
+"""What is recommended: a way of training; one device; nothing yet, because the evidence does not decide; or nothing,
+because there is nothing to compare."""
 Why = Literal[
     "", "no solo", "alone", "disturbed", "seeds", "spread", "baseline", "limited", "undecided", "failed", "missed"
 ]
 """Why there is no recommendation."""
 GRAVEST = ("FAIL", "REFUSED", "SUSPICIOUS", "XPASS", "VARIANCE_SHIFT", "EXPIRED", "INCONCLUSIVE", "NO_BASELINE")
-"""Verdicts that did not pass, the gravest first."""
+"""Verdicts that did not pass, the most serious first."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Option:
     """Samples per second over solo's."""
     quality: Quality | None
     failing: Verdict | None
-    """The gravest verdict that did not pass."""
+    """The most serious verdict that did not pass; None: all passed."""
     limits: tuple[str, ...]
     """Reasons why its times do not carry over to real, separate devices."""
     disturbed: bool = False
@@ -118,7 +118,7 @@ class Answer:
 
 
 def answer(page: Page, cells: list[Cell]) -> Answer:
-    """Decide for one workload."""
+    """Return the recommendation for the workload of `cells`, with its reason."""
     options = tuple(sorted(options_of(page, rivals(cells)), key=order))
     if not options:
         return Answer("nothing", options, why="alone")
@@ -136,7 +136,7 @@ def answer(page: Page, cells: list[Cell]) -> Answer:
 
 
 def _lacking(options: Sequence[Option], sound: Sequence[Option]) -> tuple[Option, tuple[Option, ...], Why]:
-    """Return the first of the options that lack least for a recommendation, no equals, and what it lacks."""
+    """Return the option that lacks least for a recommendation, no equals, and what it lacks."""
 
     def first(some: Sequence[Option], why: Why) -> tuple[Option, tuple[Option, ...], Why]:
         return some[0], (), why
@@ -159,7 +159,7 @@ def _lacking(options: Sequence[Option], sound: Sequence[Option]) -> tuple[Option
 
 
 def options_of(page: Page, compared: Sequence[Rival]) -> list[Option]:
-    """Return the cells but solo, each compared with its reference: a solo cell of the same task."""
+    """Return an option for each cell but solo, compared with its reference: a solo cell of the same task."""
     quality = {row.cell.name: row for row in qualities(page, [rival.cell for rival in compared])}
     failing = gravest(page.verdicts)
     return [_option(page, rival, quality.get(rival.cell.name), failing) for rival in compared if not rival.cell.is_solo]
@@ -179,7 +179,8 @@ def _option(page: Page, rival: Rival, quality: Quality | None, failing: dict[str
 
 
 def time_over_solo(rival: Rival) -> Interval | None:
-    """Return the seconds to the target over solo's, of geometric means; None: a seed of either missed it, or two clocks."""
+    """Return the seconds to the target over solo's, of geometric means. None: a seed of either missed the target, or
+    only one of them has real time."""
     both = () if rival.solo is None else (rival.solo, rival.cell)
     if not both or not rival.one_clock or any(side.reached < side.n or not side.n for side in map(reach, both)):
         return None
@@ -205,7 +206,8 @@ def _limits(page: Page, rival: Rival, failing: dict[str, Verdict]) -> tuple[str,
 
 
 def gravest(verdicts: Sequence[Verdict]) -> dict[str, Verdict]:
-    """Return cell -> the gravest of its verdicts that did not pass; of several as grave, that on quality."""
+    """Return cell -> the most serious of its verdicts that did not pass; among equally serious ones, that on
+    quality."""
     worst: dict[str, Verdict] = {}
     wrong = [verdict for verdict in verdicts if verdict.name in GRAVEST]
     for verdict in sorted(wrong, key=lambda v: (GRAVEST.index(v.name), v.check != "quality")):
@@ -225,9 +227,9 @@ def apart(best: Option, other: Option) -> bool:
 
 
 def order(option: Option) -> tuple[object, ...]:
-    """Return the sort key of options: first those that did not pass, the gravest first; then those shown to be sooner
-    than one device, the undecided, the later ones, each by time; last those without a time. Unreliable times come
-    after reliable ones."""
+    """Return the sort key of options: first those that did not pass, the most serious first; then those shown to be
+    sooner than one device, the undecided, the later ones, each by time; last those without a time. Unreliable times
+    come after reliable ones."""
     grave = GRAVEST.index(option.failing.name) if option.failing is not None else len(GRAVEST)
     time = option.time
     if time is None:

@@ -20,7 +20,7 @@ class Rival:
 
     @property
     def behind(self) -> float | None:
-        """How much worse the mean final metric is than solo's, unit of the metric; negative: better."""
+        """How much worse the mean final metric is than solo's, in units of the metric; negative: better."""
         if self.solo is None or self.cell.eval.mean is None or self.solo.eval.mean is None:
             return None
         difference = self.solo.eval.mean - self.cell.eval.mean
@@ -54,7 +54,7 @@ class Rival:
 
     @property
     def steady(self) -> Sample:
-        """The same at steady state, over the runs that have one."""
+        """The same share at steady state, over the runs that reached it."""
         return self.cell.sample(lambda m: m.throughput.steady_efficiency)
 
     @property
@@ -72,7 +72,7 @@ DAGGER = "† A rank was lost: speeds and efficiency are those of a cohort that 
 
 
 def dagger(shown: Sequence[Rival]) -> str:
-    """Return the legend of the mark, where it is needed."""
+    """Return the legend of the dagger if any shown cell carries it, else an empty text."""
     return DAGGER if any(rival.cell.bereft for rival in shown) else ""
 
 
@@ -92,13 +92,14 @@ def wires(shown: Sequence[Rival]) -> str:
 
 
 def rivals(cells: list[Cell]) -> list[Rival]:
-    """Return the cells of one workload, each with the reference."""
+    """Return the cells of one workload, each with solo as its reference."""
     solo = solo_of(cells)
     return [Rival(cell, solo) for cell in cells]
 
 
 def mean_share(metrics: Metrics, category: str) -> float | None:
-    """Return the share of the ranks' time that went into a category of the breakdown; None: there is none, or no timing."""
+    """Return the mean fraction of the ranks' time that went into a category of the breakdown; None without a breakdown
+    or timing."""
     ranks = metrics.breakdown if metrics.timing else []
     return sum(getattr(rank, category) for rank in ranks) / len(ranks) if ranks else None
 
@@ -109,7 +110,7 @@ def is_fraction(metric: str) -> bool:
 
 
 def gap(behind: float | None, metric: str, higher_is_better: bool = True) -> str:
-    """Format the gap to solo, signed: the metric less solo's. Without `higher_is_better`, `+` is always better."""
+    """Format the signed gap to solo: the metric less solo's. Without `higher_is_better`, `+` always means better."""
     if behind is None:
         return "–"
     value = (-behind if higher_is_better else behind) + 0.0

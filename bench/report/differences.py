@@ -77,8 +77,8 @@ def ratio(base: Sequence[float | None], values: Sequence[float | None]) -> MeanD
 
 
 def qualities(page: Page, cells: list[Cell]) -> list[Quality]:
-    """Return the cells of one workload but solo that have a verdict on their quality, with its figures, or can be compared
-    with solo's runs."""
+    """Return the quality of each cell of one workload but solo: the figures of its verdict, else the comparison with
+    the solo runs. Leaves out cells that have neither."""
     solo = solo_of(cells)
     verdicts = {v.cell: v for v in page.verdicts if v.check == "quality" and v.figures is not None}
     rows = [_quality(cell, verdicts.get(cell.name), solo) for cell in cells if cell is not solo]

@@ -1,7 +1,5 @@
-"""What the names of ways of training mean, in the words of their own modules: the parts that a page shows, each once.
-
-Reads the modules, imports none that is not imported yet: they may need torch.
-"""
+"""Explanations of the names of ways of training, taken from the docstrings of their modules; each name of a page
+once."""
 
 from __future__ import annotations
 
@@ -22,8 +20,8 @@ from ddp.registries import Unusable, origin
 
 
 def glossary(names: Iterable[str]) -> dict[str, str]:
-    """Return part of a name (`sync`, `cpu`, `zero1`) -> what it is, one sentence without its full stop, in the order of the
-    registries; of modes that are not known here, nothing."""
+    """Return part of a name (`sync`, `cpu`, `zero1`) -> its meaning, one sentence without its full stop, in the order
+    of the registries. Unknown modes are left out."""
     known = modes()
     chosen = [known[name] for name in names if name in known]
     policies = {mode.policy for mode in chosen if mode.policy and mode.policy in mode.name}
@@ -36,19 +34,19 @@ def glossary(names: Iterable[str]) -> dict[str, str]:
 
 
 def meaning(mode: str) -> str:
-    """Return what a way of training is, in a sentence or two; empty: it is not known here."""
+    """Return the meaning of a mode in a sentence or two; empty if it is unknown."""
     sentences = [f"{text[:1].upper()}{text[1:]}." for text in glossary([mode]).values()]
     return " ".join(sentences)
 
 
 def paragraph(names: Iterable[str]) -> str:
-    """Return the glossary as one text with markup; empty where there is nothing to say."""
+    """Return the glossary as one text with markup; empty if it has no entries."""
     parts = [f"*{plain(name)}*: {plain(text)}" for name, text in glossary(names).items()]
     return f"Names: {'; '.join(parts)}." if parts else ""
 
 
 def policy_words(name: str) -> str:
-    """Return what a policy says of itself."""
+    """Return the first sentence of a policy's module docstring."""
     return _sentence(inspect.getdoc(inspect.getmodule(POLICIES[name])) or "")
 
 
@@ -61,7 +59,7 @@ def _of_file(module: str) -> str:
 
 
 def _sentence(text: str) -> str:
-    """Return the first sentence of a docstring, without the name that it begins with and its full stop."""
+    """Return the first sentence of a docstring, without the leading name and the full stop."""
     first = text.partition("\n\n")[0].removeprefix("`").partition("`: ")
     words = " ".join((first[2] or first[0]).split())
     return re.split(r"[.!?:](?=\s|$)", words, maxsplit=1)[0]

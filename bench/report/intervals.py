@@ -57,13 +57,14 @@ def seeds_to_decide(ratio: Interval) -> int | None:
 
 
 def seeds_to_measure(ratio: Interval) -> int | None:
-    """Return how many more seeds of both sides would make the interval narrow enough; None as above."""
+    """Return how many more seeds of both sides would make the interval narrow enough; None: more than `MOST_SEEDS` in
+    all."""
     return _seeds(ratio, math.log(WIDEST) / 2)
 
 
 def _seeds(ratio: Interval, reach: float) -> int | None:
-    """Return the number of seeds with which half the interval of the logarithm is within `reach`. Student's, equal
-    variances."""
+    """Return how many more seeds would make half the interval of the logarithm smaller than `reach`, by Student's t
+    with equal variances; None: more than `MOST_SEEDS` in all."""
     most = max(ratio.n, ratio.n_base)
     if ratio.low is None or ratio.high is None:
         return max(LOOKS[0] - min(ratio.n, ratio.n_base), 1)

@@ -14,7 +14,7 @@ SIZE = 8.6
 LETTER, DIGIT, LINE = 5.2, 6.2, 9.7
 """Width of a letter and of a bold digit, and height of a line, at that size."""
 MARK = 2.5
-"""Half a mark's width, its corners apart."""
+"""Half the width of a point's mark, as a square."""
 NEAR: tuple[tuple[float, float, Side], ...] = (
     (6, -13, "left"),
     (6, 4, "left"),
@@ -23,7 +23,7 @@ NEAR: tuple[tuple[float, float, Side], ...] = (
     (8, -22, "left"),
     (8, 15, "left"),
 )
-"""Offsets that are tried first, in this order, and the side of the text that begins there."""
+"""Offsets that are tried first, in this order, and the side of the text that starts there."""
 RINGS, ANGLES = (18, 28, 40, 54, 70, 88), 24
 """Distances of the further candidates, and the number of candidates at each distance."""
 FAR: tuple[tuple[float, float, Side], ...] = tuple(
@@ -72,9 +72,9 @@ def length(text: str) -> float:
 def spots(
     labels: Sequence[tuple[str, Place]], marks: Sequence[Place], plane: Place, lines: Sequence[Place] = ()
 ) -> list[Spot]:
-    """Return where each of `labels` (text, place of its point) stands in a plane of a width and a height: one after the
-    other where it lies on no label before it, within the plane and on the fewest `marks`, as near as may be. To lie on
-    `lines`, places along them, is half as bad as on marks."""
+    """Return the spot of each of `labels` (text, place of its point) in a `plane` (width, height). Labels are placed in
+    turn, each where its penalty is lowest: inside the plane, on no earlier label, on few `marks` and near its point.
+    `lines` are places along lines; covering them costs half as much as covering marks."""
     taken: list[_Box] = []
     leaders: list[Place] = []
     chosen: list[Spot] = []
@@ -114,7 +114,8 @@ def _leader(start: Place, end: Place) -> list[Place]:
 
 
 def along(line: Sequence[Place], parts: int = 24) -> list[Place]:
-    """Return places along a line through points, so that labels keep off it."""
+    """Return evenly spaced places on a line through points, which labels then avoid. `parts`: steps between two
+    points."""
     return [
         (a[0] + (b[0] - a[0]) * k / parts, a[1] + (b[1] - a[1]) * k / parts)
         for a, b in pairwise(line)

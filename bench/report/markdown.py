@@ -21,12 +21,12 @@ from bench.report.blocks import (
 )
 
 WIDEST = 36
-"""Columns are padded to this width, signs; longer cells stick out."""
+"""Most characters to which the cells of a column are padded; longer cells stick out."""
 _TAG = re.compile(r"(`[^`]+`|\\.)|<(?=[A-Za-z/!?])")
 
 
 def render(blocks: Iterable[Block]) -> str:
-    """Return the whole text, with a line end."""
+    """Return the blocks as one text that ends with a line feed."""
     return "\n\n".join(_block(block) for block in blocks) + "\n"
 
 

@@ -18,10 +18,10 @@ from bench.report.time_to_target import reach
 from bench.results.cells import Cell
 
 Trend = Literal["worse", "otherwise", "better", "open", "same"]
-"""Of a cell: an interval shows a loss, it is trained otherwise, an interval shows a gain, there is no interval, or none
-shows anything."""
+"""Change of a cell: an interval shows a loss; it is trained with other settings; an interval shows a gain; there is no
+interval; or no interval excludes zero change."""
 TRENDS: tuple[Trend, ...] = ("worse", "otherwise", "better", "open", "same")
-"""The trends in their order of importance to the reader."""
+"""The trends, the most important to the reader first."""
 
 
 @dataclass(frozen=True)
@@ -110,11 +110,11 @@ class CellMove:
 
 
 def moves(before: Side, now: Side) -> list[CellMove]:
-    """Return the cells of both sides, what is worse first, each kind by its speed."""
+    """Return the changes of the cells that both sides have: by trend, the worst first, then by speed."""
     cells = [CellMove(pair) for pair in common(before.cells, now.cells)]
     return sorted(cells, key=lambda move: (TRENDS.index(move.trend), move.speed.value if move.speed else 0.0))
 
 
 def middle(values: Sequence[float]) -> float | None:
-    """Return the geometric mean of ratios that are given as logarithms; None of none."""
+    """Return the geometric mean of ratios that are given as logarithms; None if there are none."""
     return math.exp(sum(values) / len(values)) if values else None

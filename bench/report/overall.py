@@ -1,4 +1,4 @@
-"""The four figures of page one over several workloads or series. Each names its cell. Decides nothing."""
+"""The four key figures of page one over several workloads or series. Each figure names its cell. Decides nothing."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Portion(NamedTuple):
 
 
 def tiles(parts: Sequence[Portion]) -> tuple[Tile, ...]:
-    """Return what is as good as one device, time to the target and efficiency of what is recommended, and the worst result;
-    none of one part alone."""
+    """Return four figures: how many results are as good as one device, the best time to the target and the best
+    efficiency among the recommended options, and the worst result. Returns () for fewer than two parts."""
     single = list({option.cell.name: option for part in parts for option in part.options}.values())
     if len(parts) < 2 or not single:
         return ()
@@ -41,7 +41,8 @@ def tiles(parts: Sequence[Portion]) -> tuple[Tile, ...]:
 
 
 def _quality(options: Sequence[Option]) -> Tile:
-    """Return how many are as good as one device, and how many came to what else, the gravest first."""
+    """Return how many options are as good as one device, and how many have each other outcome, the most serious
+    first."""
     if (tile := unjudged(options)) is not None:
         return tile
     passed = sum(option.passed for option in options)
@@ -58,7 +59,8 @@ def _best(
     show: Callable[[float], str],
     lowest_first: bool = True,
 ) -> Tile | None:
-    """Return the best figure of what is recommended, with its interval, and what it is of; then that of the others."""
+    """Return the best ratio among the recommended options, with its interval, its part and its option, followed by the
+    range of the others. `of`: reads the ratio. `show`: formats it. None if no ratio was measured."""
     known = [(ratio, part.name, part.best) for part in parts if part.best is not None and (ratio := of(part.best))]
     known = sorted((row for row in known if row[0].measured), key=lambda row: row[0].value, reverse=not lowest_first)
     if not known:

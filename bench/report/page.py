@@ -33,8 +33,8 @@ from bench.validate.library import Library
 NONE = "–"
 """Placeholder in tables for values that were not measured."""
 FIGURES, FEW, MANY_RUNS = 12, 2, 150
-"""Most figures of a section; most if there are many runs; number of runs from which on. A line counts the figures left
-out; tables have all."""
+"""Most figures of a section, and most if there are more than `MANY_RUNS` runs. A line counts the figures left out;
+tables have all rows."""
 SERIES = 16
 """Most cells of a figure; a line counts the others. Its data file has all."""
 LINES = 40
@@ -85,7 +85,7 @@ class Page:
 
     @cached_property
     def idle(self) -> dict[str, list[IdleShares]]:
-        """As `idleness.idle`, once and only if a section asks."""
+        """Cell name -> idle shares of its ranks, computed when a section first needs them."""
         return idle(self.cells)
 
     def section(
@@ -96,7 +96,8 @@ class Page:
         groups: Iterable[tuple[str, Workload, list[Cell]]] | None = None,
         headed: bool = True,
     ) -> list[Block]:
-        """Return a section with a part for each workload, or each of `groups`, `headed` by its title; or [] without any."""
+        """Return a section with a part for each workload, or for each of `groups` (title, workload, cells); [] if no
+        part has blocks. `headed`: begin each part with its title."""
         budget = FigureBudget(FEW if len(self.runs) > MANY_RUNS else FIGURES)
         if groups is None:
             groups = [(self.title(workload), workload, cells) for workload, cells in self.workloads.items()]
@@ -107,7 +108,8 @@ class Page:
         return nonempty(Heading(heading), Text(intro), parts, budget.rest) if parts else []
 
     def title(self, workload: Workload) -> str:
-        """Return the shortest name that tells this workload from the others. Not `plain`: figures take it as it is."""
+        """Return the shortest name that distinguishes a workload from the others. It is not escaped by `plain`, because
+        figures need it as it is."""
         alike = [w for w in self.workloads if w.title == workload.title]
         if len(alike) == 1:
             return workload.title
@@ -115,7 +117,7 @@ class Page:
         return f"{workload.title} ({words})" if words else workload.title
 
     def figure(self, figure: Figure, name: str, data: Table, title: str, alt: str) -> Picture:
-        """Write the figure under its title, and its data beside it; `alt` says in words what it shows."""
+        """Write the figure with its title, and its data as CSV beside it; `alt` describes the figure in words."""
         if title:
             put_title(figure, title)
         both = save(figure, self.out / f"{name}.png")
@@ -147,7 +149,7 @@ class Page:
 
 @dataclass
 class FigureBudget:
-    """How many figures a section draws: the first `most` of them."""
+    """The number of figures that a section may draw, `most`; those drawn and those left out."""
 
     most: int
     drawn: int = 0
@@ -155,7 +157,7 @@ class FigureBudget:
 
     @property
     def rest(self) -> Text | None:
-        """Line on the figures that were not drawn, or None."""
+        """A line that counts the figures left out; None if all were drawn."""
         return more(self.left_out, "figure", "not drawn; report a part of the tree to see them, or read the tables")
 
 
@@ -177,8 +179,8 @@ class CellGroup:
         where: str = "in the table, not in the figure",
         most: int = SERIES,
     ) -> list[Block]:
-        """Return the figure that `make` makes of `rows`, and a line if it has room for `most` of more `cells`; [] if the
-        budget is spent, or there is nothing to draw."""
+        """Return the figure that `make` draws of `rows`, and a line that counts the `cells` beyond `most`; [] if the
+        budget is spent or `make` draws nothing."""
         if self.budget.drawn == self.budget.most:
             self.budget.left_out += 1
             return []
@@ -212,7 +214,7 @@ def more(count: int, noun: str, why: str = "not shown") -> Text | None:
 
 
 def bullets(lines: Sequence[str], noun: str) -> list[Block]:
-    """Return the first `LINES` as a list, and how many there are more."""
+    """Return the first `LINES` as a list, and a line that counts the others."""
     return nonempty(Bullets(tuple(lines[:LINES])), more(len(lines) - LINES, noun))
 
 
@@ -232,7 +234,8 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def count(mean: float | None) -> str:
-    """Format a mean of whole numbers, with one decimal if it is not whole; zero and None count as not measured."""
+    """Format a mean of whole numbers, with one decimal unless it is whole; zero and None mean that it was not
+    measured."""
     return grouped(mean, 1).removesuffix(".0") if mean else NONE
 
 

@@ -1,5 +1,5 @@
-"""The four figures of page one on a workload. Each names its way of training; figures without evidence are left out.
-Decides nothing."""
+"""The four key figures of page one on a workload. Each names its way of training; figures without evidence are left
+out. Decides nothing."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ GOOD = "as good as one device"
 
 
 def tiles(each: Answer) -> tuple[Tile, ...]:
-    """Return what is as good as one device, then time to the target and speed of the way of training that the answer names,
-    and the largest loss of quality."""
+    """Return the figures: how many ways are as good as one device; the time to the target and the speed of the way of
+    training that the answer names; and the largest loss of quality."""
     best, worst = each.chosen, lowest(each.options)
     known = (
         quality_tile(each.options),
@@ -31,7 +31,7 @@ def tiles(each: Answer) -> tuple[Tile, ...]:
 
 
 def quality_tile(options: Sequence[Option]) -> Tile:
-    """Return how many ways of training, without one device, are as good as it; and which are not, or not yet."""
+    """Return how many of the ways of training are as good as one device, and which are worse or undecided."""
     if (tile := unjudged(options)) is not None:
         return tile
     groups: dict[str, list[Option]] = {}

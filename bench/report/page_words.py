@@ -1,4 +1,4 @@
-"""The words of page one on a way of training: its time, speed and quality, and what would make them known. Pure.
+"""The words of page one on a way of training: its time, speed and quality, and how to measure what is unknown. Pure.
 
 Every text about a cell comes from the `Option` that its row and its point in the picture come from.
 """
@@ -18,7 +18,8 @@ from bench.results.cells import Workload
 from bench.validate.verdict import Name
 
 FARTHEST = 100.0
-"""Largest ratio that an interval's end is written with; larger ends, and those below its inverse, are cut."""
+"""Largest ratio that is printed as the end of an interval; a larger end, or one below its inverse, is printed as `over`
+or `under` it."""
 NAMES = 3
 """Most ways of training named in a text; the others are counted."""
 WORDS = 14
@@ -67,12 +68,13 @@ QUALITY: dict[Name, str] = {
     "EXPIRED": "baseline expired",
     "NO_BASELINE": "not judged",
 }
-"""Verdict -> what page one calls it. It is about quality: none says that a way of training is quick. What failed is named
-by what failed, as in `state`."""
+"""Verdict -> its name on page one. The names are about quality only, never about speed. A failure is named after its
+check instead: see `state`."""
 
 
 def names(options: Sequence[Option], among: Sequence[Option], most: int = NAMES) -> str:
-    """Return the first names, and how many there are more; modes alone where that tells one from all `among` it."""
+    """Return the names of the first `most` options, and the number of the others. Modes suffice if they are unique in
+    `among`, else labels."""
     modes = Counter(option.cell.about.mode for option in among)
     short = len(modes) == len(among)
     shown = [plain(option.cell.about.mode if short else option.cell.label) for option in options[:most]]
@@ -164,8 +166,7 @@ def of_one(time: Interval) -> str:
 
 
 def remedy(option: Option, ratio: Interval, decide: bool) -> str:
-    """Return the remedy that would make a ratio known, or with `decide`, show on which side of one device's it
-    lies."""
+    """Return the remedy that would make a ratio known or, with `decide`, show whether it is above or below 1."""
     if option.disturbed:
         return "rerun on idle cores"
     more = seeds_to_decide(ratio) if decide else seeds_to_measure(ratio)
@@ -187,8 +188,8 @@ def more_seeds(options: Sequence[Option]) -> str:
 
 
 def compared(options: Sequence[Option]) -> str:
-    """Return the reference of differences of the final metric: recorded runs if all options have a verdict, else one
-    device."""
+    """Return what the final metric is compared with: `recorded` runs if all options have a verdict, else `one
+    device's`."""
     return "recorded" if options and all(option.judged for option in options) else "one device's"
 
 
@@ -213,8 +214,8 @@ def permitted(option: Option) -> str:
 
 
 def span(option: Option) -> str:
-    """Return the interval of the difference to one device's metric; empty where it has none, or would be that of one seed,
-    which shows no spread."""
+    """Return the interval of the difference to one device's metric; empty without an interval, or if one seed, which
+    has no spread, is all there is."""
     d, final = None if option.quality is None else option.quality.difference, option.cell.about.final
     if d is None or d.low is None or d.high is None or d.n < 2:
         return ""
@@ -254,7 +255,7 @@ def reason(option: Option) -> str:
 
 
 def _quality_reason(option: Option) -> str:
-    """Return what the figures of a verdict on quality come to; empty where they do not bear its name."""
+    """Return the reason of a verdict on quality in figures; empty if the figures do not explain the verdict."""
     quality, wrong = option.quality, option.failing
     if quality is None or quality.margin is None or wrong is None:
         return ""

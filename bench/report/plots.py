@@ -1,4 +1,4 @@
-"""A drawing on a page: plots side by side where there is room, else below each other, legends as text.
+"""HTML of a drawing: its plots side by side if the page is wide enough, else below each other, with legends as text.
 
 Does not know what figures show.
 """
@@ -11,16 +11,16 @@ from html import escape
 from bench.base.panels import Box, Panels, split
 
 LARGEST, SMALLEST = 0.85, 0.6
-"""Of a drawing's own size, in which a text has 16 pixels."""
+"""Largest and smallest scale of a drawing; at scale 1 its text is 16 pixels high."""
 SHARE = 23
-"""Per cent of a page's width that a plot takes at least: four stand side by side where there is room for more."""
+"""Least width of a plot, in percent of the page: at most four stand side by side."""
 KEY = 0.72
-"""Of its own size: the sign of a legend, beside a text of the page."""
+"""Scale of a legend's sign, so that it fits the text of the page."""
 _NAMED = re.compile(r'<g id="([^"]+)">')
 
 
 def on_page(svg: str, panels: Panels, alt: str) -> str:
-    """Return a drawing as HTML; `alt` says in words what it shows."""
+    """Return a drawing as HTML; `alt` describes it in words."""
     plots, legends, both = split(svg)
     if len(plots) != len(panels.plots) or not plots:
         return f'<span class="plots">{_labelled(svg, alt)}</span>'
@@ -44,7 +44,8 @@ def _plot(box: Box, part: str, alt: str) -> str:
 
 
 def _legend(panels: Panels, drawing: str) -> str:
-    """Return the entries; the first has the drawing of all legends in it, whose signs the others show."""
+    """Return the entries of the legend. The drawing of all legends is part of the first entry; the others refer to
+    it."""
     if not panels.keys:
         return ""
     named, shown, first = _NAMED.search(drawing), [], True

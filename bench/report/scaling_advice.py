@@ -16,11 +16,11 @@ from bench.report.scaling_words import Studied, best_of, known, name_of, quicker
 Advice = Literal["several", "one", "open"]
 ONE, OPEN = "one device", "none yet"
 SPEED, TIME, QUALITY = "speed (95 %)", "time to target", "quality"
-"""Headings."""
+"""Headings of columns."""
 
 
 def advice(best: Option | None) -> tuple[Advice, str]:
-    """Return the advice for a series, judged by its `best_of`, and why."""
+    """Return the advice for a series and its reason. `best`: the option that represents the series (`best_of`)."""
     if best is None or best.speed is None:
         return "open", "no speed was measured on several devices"
     if not known(best):
@@ -50,7 +50,7 @@ def taken(page: Page, studied: Studied) -> Option | None:
 
 
 def lead(page: Page, shown: Sequence[Studied]) -> str:
-    """Return the answer over all series, with markup."""
+    """Return the answer for all series as one text with markup."""
     groups: dict[Advice, list[str]] = {"several": [], "one": [], "open": []}
     for each in shown:
         groups[advice(best_of(page, each.options))[0]].append(name_of(each))
@@ -68,7 +68,8 @@ def lead(page: Page, shown: Sequence[Studied]) -> str:
 
 
 def answers(page: Page, shown: Sequence[Studied]) -> Verdicts:
-    """Return a row for each series: what to take, why, and the figures of what it is judged by."""
+    """Return a row for each series: the advice, its reason, and the figures of the option that represents the
+    series."""
     rows, judged = [], []
     for each in shown:
         best = best_of(page, each.options)
@@ -97,8 +98,8 @@ def _why(each: Studied, best: Option | None, who: str, kind: Advice, why: str) -
 
 
 def undecided(options: Sequence[Option], best: Option | None) -> list[Option]:
-    """Return what is shown to be quicker than one device, on as many devices as the `best`, seems quicker than that, and is
-    not decided to be as good."""
+    """Return the options on the same number of devices as `best` that seem quicker than it and are shown to be quicker
+    than one device, but whose quality is undecided."""
     size = 0 if best is None else best.cell.about.world_size
     open_ = [o for o in options if o.cell.about.world_size == size and standing(o) == "INCONCLUSIVE" and quicker(o)]
     return [option for option in open_ if best is not None and speed(option) > speed(best)]

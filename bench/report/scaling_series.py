@@ -15,12 +15,12 @@ from bench.report.page import Page
 from bench.results.cells import Cell, Workload, solo_of
 
 SIZES = 3
-"""Least numbers of devices, one included, that make a way of training a study of scaling."""
+"""Least numbers of devices, including one, on which a way of training must have run to count as a study of scaling."""
 Dash = str | tuple[int, tuple[int, ...]]
 DASHES: tuple[Dash, ...] = ("-", "--", "-.", (0, (8, 2)), (0, (5, 1, 1, 1, 1, 1)))
-"""Dashes of the lines of one mode's ways of training."""
+"""Line styles that distinguish the ways of training of one mode, which share its colour."""
 SHOWN = 6
-"""Series on page one."""
+"""Most series on page one."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ class ScalingSeries:
 
     kind: Literal["strong", "weak"]
     workload: Workload
-    """Its batch is the global one of strong scaling, and a device's of weak scaling."""
+    """The workload; its batch is the global one for strong scaling, and that of a device for weak scaling."""
     solo: Cell
     cells: tuple[Cell, ...]
-    """By mode, then number of devices; without solo."""
+    """Cells other than solo, ordered by mode, then number of devices."""
 
     @property
     def sizes(self) -> list[int]:
@@ -49,8 +49,8 @@ class ScalingSeries:
 
 
 def reachable(most: int, cores: int) -> tuple[list[int], list[int]]:
-    """Return numbers of devices, from that of the cores on, and the speed-up that is the most there: none is above the
-    cores."""
+    """Return the two ends of the line that shows the limit of the cores: numbers of devices from `cores` to `most`, and
+    the largest possible speed-up there, which is `cores` at both."""
     return [cores, most], [cores, cores]
 
 
@@ -61,8 +61,8 @@ def task_of(cell: Cell) -> Workload:
 
 
 def tasks(cells: tuple[Cell, ...]) -> dict[Workload, list[Cell]]:
-    """Group cells without simulated or emulated devices and scripted faults by task, the reference first: one rank,
-    finished. Tasks without a reference, or with nothing else, are left out."""
+    """Group cells by task, the reference first: a finished run on one rank. Leaves out cells with simulated or emulated
+    devices or scripted faults, and tasks without a reference or without any other cell."""
     groups: dict[Workload, list[Cell]] = defaultdict(list)
     for cell in cells:
         if _plain(cell):
@@ -73,9 +73,9 @@ def tasks(cells: tuple[Cell, ...]) -> dict[Workload, list[Cell]]:
 
 
 def scaling(page: Page) -> list[ScalingSeries]:
-    """Return the series of a tree that studies scaling, strong before weak: tasks whose global batch several numbers of
-    devices share; and workloads where a way of training was run on `SIZES` numbers of devices, or that are trained in such a
-    task as well, with another batch. A tree that compares ways of training has none."""
+    """Return the series of a tree that studies scaling, strong ones first. Strong: tasks with one global batch on
+    several numbers of devices. Weak: workloads of which a way of training ran on at least `SIZES` numbers of devices,
+    or that differ from a strong task in the batch only. A tree that compares ways of training has none."""
     strong = [ScalingSeries("strong", task, cells[0], _several(cells[1:])) for task, cells in tasks(page.cells).items()]
     studied = {_family(series.workload) for series in strong}
     weak = []
@@ -97,7 +97,8 @@ def way_of(cell: Cell) -> str:
 
 
 def dashes(ways: Mapping[str, str]) -> dict[str, Dash]:
-    """Return way of training -> the dash of its line; several ways of one mode have one colour. `ways`: their modes."""
+    """Return way of training -> line style; the ways of one mode get different ones. `ways`: way of training -> its
+    mode."""
     by_mode: dict[str, list[str]] = defaultdict(list)
     for way, mode in ways.items():
         by_mode[mode].append(way)
@@ -105,19 +106,20 @@ def dashes(ways: Mapping[str, str]) -> dict[str, Dash]:
 
 
 def first(series: Sequence[ScalingSeries]) -> list[ScalingSeries]:
-    """Return the series that page one shows, model by model."""
+    """Return the series that page one shows, ordered by model."""
     return sorted(series, key=lambda each: each.workload.model)[:SHOWN]
 
 
 def answered(page: Page, series: Sequence[ScalingSeries]) -> set[Workload]:
-    """Return the workloads of some series: each has its one answer there. That of a reference too, where it has nothing
-    else."""
+    """Return the workloads that some series answer, and so need no answer of their own: those of their cells, and that
+    of a reference if it consists of solo cells only."""
     alone = {each.solo.workload for each in series if all(cell.is_solo for cell in page.workloads[each.solo.workload])}
     return alone | {cell.workload for each in series for cell in each.cells}
 
 
 def outside(page: Page, series: Sequence[ScalingSeries]) -> list[Cell]:
-    """Return the cells of workloads that series answer, but of no series: what has no speed, or says nothing of scaling."""
+    """Return the cells that belong to a workload of some series but to no series, because they have no speed or cannot
+    be compared by number of devices."""
     names = {cell.name for each in series for cell in (each.solo, *each.cells)}
     inside = answered(page, series)
     return [cell for cell in page.cells if cell.workload in inside and cell.name not in names]
@@ -133,7 +135,7 @@ def _ordered(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def _several(cells: Sequence[Cell]) -> tuple[Cell, ...]:
-    """Leave out ways of training that only happen to have the same global batch once, where others were meant to."""
+    """Leave out modes that share the global batch on a single number of devices only, unless all do."""
     series = ScalingSeries("strong", cells[0].workload, cells[0], tuple(cells))
     sizes = {mode: {cell.about.world_size for cell in group} for mode, group in series.modes.items()}
     kept = [cell for mode, group in series.modes.items() if len(sizes[mode]) > 1 for cell in group]

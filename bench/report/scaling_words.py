@@ -1,7 +1,7 @@
-"""The words of page one on series over numbers of devices: the option that represents each, how sure the figures are,
-what limits the speed, what to do.
+"""The words of page one on series over numbers of devices: the option that represents each series, how certain the
+figures are, what limits the speed, and what to do next.
 
-Speaks of what has a core for each of its devices. Decides nothing of quality: that is what verdicts say.
+Prefers options that have a core for each device. Does not judge quality: verdicts do.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bench.validate.verdict import Name
 
 
 class Studied(NamedTuple):
-    """A series, and its ways of training on each number of devices, in the order of modes and numbers."""
+    """A series and its options, ordered by way of training and number of devices."""
 
     series: ScalingSeries
     options: list[Option]
@@ -55,8 +55,8 @@ def slower(option: Option) -> bool:
 
 
 def best_of(page: Page, options: Sequence[Option]) -> Option | None:
-    """Return what a series is judged by: of what runs on several devices with a core each, the quickest that passed; if none
-    did, the quickest. What has no core for each of its devices stands in where nothing has."""
+    """Return the option that represents a series, of those on several devices: the quickest that passed, else the
+    quickest. Options with more devices than cores count only if there are no others."""
     several = [option for option in options if option.cell.about.world_size > 1 and option.speed is not None]
     cores = None if not options else page.cores(options[0].cell)
     roomy = [option for option in several if cores is None or option.cell.about.world_size <= cores] or several
@@ -66,7 +66,7 @@ def best_of(page: Page, options: Sequence[Option]) -> Option | None:
 def facts(
     page: Page, shown: Sequence[Studied], cells: Sequence[Cell], beside: Sequence[Option] = ()
 ) -> tuple[tuple[str, str], ...]:
-    """Return the questions on all series together, and their answers; `beside`: what is in none of them."""
+    """Return questions on all series together, with their answers. `beside`: options that belong to no series."""
     options = [option for each in shown for option in each.options]
     judged = quality(options) if page.verdicts else "Not judged: there is no baseline."
     lines = (
@@ -115,7 +115,7 @@ def shared(page: Page, series: Sequence[ScalingSeries]) -> str:
 
 
 def losses(page: Page, shown: Sequence[Studied]) -> str:
-    """Return where the speed went of what the series are judged by, the least efficient first."""
+    """Return the causes of lost speed of the option that represents each series, the least efficient series first."""
     causes = []
     for each in shown:
         best = best_of(page, each.options)
@@ -125,7 +125,7 @@ def losses(page: Page, shown: Sequence[Studied]) -> str:
 
 
 def left(page: Page, shown: Sequence[Studied], beside: Sequence[Option] = ()) -> str:
-    """Return what would change the answers, and how to get it."""
+    """Return which open points could change the answers, and how to settle them."""
     options = [option for each in shown for option in each.options]
     open_ = _places(shown, "INCONCLUSIVE")
     failed = _places(shown, "FAIL", worded=True)
@@ -152,8 +152,8 @@ def name_of(each: Studied) -> str:
 
 
 def _places(shown: Sequence[Studied], *verdicts: Name, worded: bool = False) -> str:
-    """Return where verdicts are so: `mlp weak: nccl_sync on 2 and 4, cpu_async on 4; ...`, `worded`: with what was found.
-    What is in two series is named with the first."""
+    """Return where options have one of `verdicts`: `mlp weak: nccl_sync on 2 and 4, cpu_async on 4; ...`. `worded`:
+    with the reasons. An option of two series is listed under the first."""
     named: set[str] = set()
     texts = []
     for each in shown:

@@ -54,7 +54,7 @@ def sentence(page: Page, workload: Workload, cells: Sequence[Cell], each: Answer
 
 
 def _recorded(model: str, each: Answer) -> str:
-    """Return how ways of training compare to the recorded runs of one device, where none was trained beside them."""
+    """Return how ways of training compare with the recorded runs of one device, if no such run is in the tree."""
     passed, options = sum(option.passed for option in each.options), each.options
     if not any(option.judged for option in options):
         return f"**Nothing to compare for {model}**:"

@@ -1,6 +1,7 @@
-"""Small plots of one figure on the same scales: where everything lies is known, so nothing is measured.
+"""Small plots on common scales in one figure. All positions are computed in advance, so matplotlib need not measure
+text.
 
-Owns the grid, the axes and where words stand in a plane. Knows nothing of what the plots show.
+Owns the grid, the axes and the positions of words in a plot. Does not know what the plots show.
 """
 
 from __future__ import annotations
@@ -20,15 +21,17 @@ Place = tuple[float, float]
 NEAR = 5
 """Ratio of highest to lowest value below which a logarithmic axis is marked evenly."""
 TICKS = 5
-"""Of an axis, at most."""
+"""Most ticks of an axis."""
 COLUMNS, PITCH, PLANE, CORNER = 4, (2.28, 1.72), (1.72, 1.0), (0.46, 0.38)
-"""Plots in a row; inches: of a plot and its words, of its plane, and from its left and lower end to the plane."""
+"""Most plots in a row; then in inches, horizontal and vertical: the size of a plot with its text, the size of its
+plane, and the distance from its lower left corner to that of the plane."""
 STEPS, PARTS = 12, 4
-"""Places along a line that words keep off, and steps between two of them."""
+"""Most places of a line that words avoid, and steps between two of them."""
 
 
 class PlotScale(NamedTuple):
-    """The axes of a plot; the horizontal one begins at 0."""
+    """The axes of a plot: the largest abscissa (the smallest is 0), the range of the ordinate, and the horizontal
+    label."""
 
     most: float
     low: float
@@ -37,7 +40,7 @@ class PlotScale(NamedTuple):
     label: str
 
     def set(self, axes: Axes) -> None:
-        """Set limits, ticks and the name of what goes to the right."""
+        """Set the limits, the ticks and the horizontal label of `axes`."""
         axes.set_yscale("log" if self.log else "linear")
         axes.set(xlim=(0, self.most), ylim=(self.low, self.high))
         x, y = marks(0, self.most, False), marks(self.low, self.high, self.log)
@@ -49,13 +52,13 @@ class PlotScale(NamedTuple):
         axes.set_xlabel(self.label, fontsize=SIZE, labelpad=1)
 
     def onto(self, place: Place) -> Place:
-        """Return where a place lies in the plane, in points."""
+        """Return the position of a place in the plane, in typographic points."""
         low, high, y = (math.log(v) if self.log else v for v in (self.low, self.high, place[1]))
         return 72 * PLANE[0] * place[0] / self.most, 72 * PLANE[1] * (y - low) / (high - low)
 
 
 def marks(low: float, high: float, log: bool, most: int = TICKS) -> list[float]:
-    """Return round numbers in an interval, at most so many."""
+    """Return round numbers within an interval, at most `most`."""
     if log and high > NEAR * low:
         powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
         for steps in ((1, 2, 5), (1, 3), (1,)):
@@ -68,7 +71,8 @@ def marks(low: float, high: float, log: bool, most: int = TICKS) -> list[float]:
 
 
 def grid(title: str, count: int) -> tuple[Figure, list[Axes]]:
-    """Return a figure of so many plots under a title. What lies where is known, so nothing needs to be measured."""
+    """Return a figure with a title and `count` plots in a grid, whose positions are fixed instead of laid out by
+    matplotlib."""
     columns = min(COLUMNS, count)
     rows = -(-count // columns)
     figure = Figure(figsize=(columns * PITCH[0], 0.0))
@@ -91,7 +95,7 @@ def grid(title: str, count: int) -> tuple[Figure, list[Axes]]:
 
 
 def thin(path: list[Place]) -> list[Place]:
-    """Return some of the places along a line, the last one too."""
+    """Return evenly spaced places of a line, about `STEPS`, with the last one."""
     return path[:: max(1, -(-len(path) // STEPS))][:-1] + path[-1:]
 
 
@@ -104,8 +108,8 @@ def label(
     taken: list[Place],
     look: dict[str, Any],
 ) -> None:
-    """Write a word near one of the last places, `ends` of them, of a line: within the plane, on no line or word, and nearer
-    to its `own` line than to any `other`."""
+    """Write a word near one of the last `ends` places of its `own` line: inside the plane, off all lines and the words
+    at `taken`, and nearer to its own line than to any `other`. Adds its position to `taken`."""
     half = (DIGIT if "weight" in look else LETTER) * len(text) / 2
 
     def away(spot: Place, line: Sequence[Place]) -> float:

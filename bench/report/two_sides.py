@@ -24,7 +24,7 @@ from bench.report.page import NONE, Page, listed, more, table
 from bench.report.sections import changes
 
 ROWS, NAMED, DRAWN, FOLDED = 8, 2, 12, 100
-"""Cells in the table of page one, in a sentence, in the picture, and in the step summary."""
+"""Most cells in the table of page one, in a sentence, in the picture, and in the summary of a CI step."""
 WORDS: dict[Trend, str] = {
     "worse": "worse",
     "otherwise": "trained otherwise",
@@ -99,7 +99,8 @@ def _words(move: CellMove) -> str:
 
 
 def tiles(cells: Sequence[CellMove]) -> tuple[Tile, ...]:
-    """Return the counts, and the result, speed and time over all cells."""
+    """Return four figures over all cells: how many are worse, the change of speed, the change of the time to the
+    target, and how many have the same bits."""
     counts = Counter(move.trend for move in cells)
     rest = ", ".join(f"{counts[trend]} {WORDS[trend]}" for trend in WORDS if trend != "worse" and counts[trend])
     timed = [move for move in cells if move.pair.timed]
@@ -204,7 +205,7 @@ def _ends(name: str, change: MeanDifference | None) -> dict[str, float | None]:
 
 
 def _sides(before: Side, now: Side) -> list[Block]:
-    """Return what the two sides are, and where they differ."""
+    """Return a table of the origin of both sides: commit, machine, versions and numbers of runs."""
     rows = []
     for key in ORIGINS:
         old, new = (", ".join(side.values(key)) or NONE for side in (before, now))
@@ -225,7 +226,7 @@ def _warning(before: Side, now: Side) -> Text | None:
 
 
 def step_summary(before: Side, now: Side, cells: Sequence[CellMove]) -> str:
-    """Return Markdown for the summary of a CI step: at most thirty lines to be seen, the table folded."""
+    """Return Markdown for the summary of a CI step: at most thirty visible lines, and a folded table."""
     head = nonempty(
         Heading(f"{plain(before.name)} → {plain(now.name)}"),
         LeadText(sentence(cells)),

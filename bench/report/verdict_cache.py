@@ -91,8 +91,8 @@ def _digest(grouped: Sequence[Cell], unreadable: Sequence[tuple[str, str]], base
 
 
 def _files(roots: Iterable[Path], without: Collection[str] = ("__pycache__",)) -> Iterator[Path]:
-    """Yield the files in folders, and what is no folder itself, in a fixed order, but for names `without`. Raise OSError for
-    what may not be looked into."""
+    """Yield the files below folders in a fixed order, and roots that are files themselves; leaves out the names
+    `without`. Raises OSError for a folder that cannot be read."""
     for root in roots:
         unread: list[OSError] = []
         for place, folders, names in regular_files.walk(root, unread):

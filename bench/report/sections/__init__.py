@@ -1,4 +1,5 @@
-"""The sections of the report, in their order. Each is a function from the page to blocks; none: nothing to say."""
+"""The sections of the report, in the order of the page. A section is a function that turns the page into blocks; it
+returns no blocks if it has nothing to report."""
 
 from __future__ import annotations
 
@@ -39,4 +40,4 @@ _OURS: dict[str, Callable[[Page], list[Block]]] = {
     )
 }
 SECTIONS: Registry[Callable[[Page], list[Block]]] = Registry("sections", _OURS, loaded())
-"""Name of a section, and of its module -> its function `section`."""
+"""Name of a section, which is also that of its module -> its function `section`."""

@@ -1,4 +1,5 @@
-"""Page one: what to take for each workload, how sure that is, and whatever did not pass. Everything else folds under it."""
+"""Page one: the recommended way of training for each workload, how certain the recommendation is, and everything that
+did not pass. All other sections are folded below it."""
 
 from __future__ import annotations
 
@@ -40,30 +41,31 @@ from bench.report.sentence import sentence
 from bench.results.cells import Cell, Workload
 
 WORKLOADS = 4
-"""Most workloads answered on page one, each with a picture."""
+"""Most workloads that page one answers in full, each with a picture. The others are counted in one line."""
 ROWS, FEWER = 10, 8
-"""Of a table, and of one of several. One row more is shown, not counted."""
+"""Most rows of the table of a workload: of a single one, and of one of several. If only one row would be left out, it
+is shown too."""
 TITLE = "Benchmark report"
 KINDS: tuple[Kind, ...] = ("use", "one", "open", "nothing")
-"""What can be done comes first."""
+"""Kinds of answers in the order of page one: those that the reader can act on come first."""
 INCHES, AMONG = (4.7, 2.9), (4.9, 2.05)
-"""Size of the picture of a single workload, and of one of several."""
+"""Width and height of the picture, in inches: of a single workload, and of one of several."""
 SOONER = "sooner?"
-"""Heading of the column that says whether the target is reached sooner."""
+"""Heading of the column that says whether the target is reached sooner than on one device."""
 SPEED = "samples/s"
-"""Heading of the column that stands in for those on one device, where none was trained."""
+"""Heading of the column that replaces `RATIOS` if no run on one device is there to compare with."""
 TEXTS, RATIOS = ("quality", "why", SOONER), ("time / one device's", "efficiency")
-"""Columns after the first that are words; and those that want a run of one device."""
+"""Columns of text after the first column; and columns of ratios to one device."""
 OPTIONAL = ("why", SOONER, *RATIOS)
-"""Columns that are left out if they are empty."""
+"""Columns that are left out if all their cells are empty."""
 ALLOWED = "2.5 standard deviations of *recorded* runs, or the model's minimum"
-"""Allowed loss of quality, in words."""
+"""The allowed loss of quality as printed in the legend."""
 EVERY = "Every way of training"
-"""Heading of the section with all rows."""
+"""Heading of the section that has all rows."""
 
 
 def section(page: Page) -> list[Block]:
-    """Return title, answers, figures, pictures and tables of page one."""
+    """Return page one: its title, the answers, key figures, pictures and tables."""
     series = scaling(page)
     inside = answered(page, series)
     answers = [(w, cells, answer(page, cells)) for w, cells in page.workloads.items() if w not in inside]
@@ -90,7 +92,8 @@ def section(page: Page) -> list[Block]:
 
 
 def _block(page: Page, number: int, several: bool, workload: Workload, cells: list[Cell], each: Answer) -> list[Block]:
-    """Return the blocks on one workload; shorter if there are several."""
+    """Return the blocks of one workload. `number`: its place on the page, counted from 0. `several`: whether the page
+    answers several workloads, which makes the blocks shorter."""
     lead, given = LeadText(sentence(page, workload, cells, each, several)), setup(cells, each)
     if not each.options:
         return nonempty(lead, SmallText(given))
@@ -111,7 +114,8 @@ def _block(page: Page, number: int, several: bool, workload: Workload, cells: li
 
 
 def rows_of(each: Answer, several: bool) -> Sequence[Option]:
-    """Return the ways of training that have a row: the first, and the one that the answer names."""
+    """Return the ways of training that get a row: the first of the answer's options, as many as fit, and the one that
+    the answer names."""
     most = FEWER if several else ROWS
     if len(each.options) <= most + 1:
         return each.options
@@ -127,8 +131,9 @@ def table(
     chosen: Option | None = None,
     numbers: Sequence[int] = (),
 ) -> Verdicts:
-    """Return a row for each way of training, `named` with its model, and with its `seeds`, that of the `chosen` one marked;
-    columns that say nothing are left out. `numbers`: of the rows, by which the picture calls its points."""
+    """Return the table of ways of training, a row each, without columns that are empty in all rows. `named`: precede
+    each way with its model. `seeds`: show the number of seeds. `chosen`: the option whose row is highlighted.
+    `numbers`: the number of each row, which marks its point in the picture."""
     sizes = {option.cell.about.world_size for option in options}
     modes = {option.cell.about.mode for option in options}
     size = sizes.pop() if len(sizes) == 1 and len(modes) == len(options) and not named else None
@@ -147,8 +152,8 @@ def table(
 def row(
     page: Page, option: Option, among: Sequence[Option], named: bool = False, size: int | None = None
 ) -> dict[str, str]:
-    """Return what the reader decides by, of one way of training of a table of `among`; `size`: the devices of all, said in
-    the head."""
+    """Return one row of the table of the options `among`: column -> text. `size`: the number of devices if it is the
+    same for all rows; then the heading has it instead of the rows."""
     return {
         "way of training" if size is None else f"on {plural(size, 'device')}": _called(option, named, size is not None),
         "quality": state(option, bool(page.verdicts)),
@@ -186,7 +191,7 @@ def _scope(page: Page) -> str:
 
 
 def _devices(page: Page) -> str:
-    """Say what a device is here."""
+    """Return the sentence that explains what a device is in these runs; empty if all runs have one rank."""
     if all(m.world_size == 1 for m in page.runs):
         return ""
     kinds = {device.partition(":")[0] for m in page.runs for device in m.devices}
@@ -199,12 +204,12 @@ def _devices(page: Page) -> str:
 
 
 def _chance(efficiency: Interval) -> bool:
-    """Return whether it is above 1, and its interval is not."""
+    """Return whether an efficiency is above 1 although its interval includes 1."""
     return efficiency.value > 1 and efficiency.low is not None and efficiency.low <= 1
 
 
 def _legend(page: Page, series: Sequence[ScalingSeries], answers: Sequence[Answer], several: bool) -> str:
-    """Explain the columns and names that are shown."""
+    """Return the legend of the columns, marks and names that the page really shows."""
     options = [option for each in answers for option in each.options]
     against = any(option.rival.solo is not None for option in options)
     passed = bool(series) or any(each.passed for each in options)

@@ -1,4 +1,5 @@
-"""The verdicts, what went wrong, and what to keep in mind with the numbers."""
+"""Verdicts, problems and warnings: how runs compare with the baselines, which runs or folders failed, and what limits
+the meaning of the figures."""
 
 from __future__ import annotations
 
@@ -13,12 +14,12 @@ from bench.results.schema import FaultRow, Metrics
 from bench.validate import Verdict
 
 ROWS = 400
-"""Cells with verdicts that are shown, those that did not pass first."""
+"""Most cells in the table of verdicts; cells that did not pass come first."""
 _DIGITS = re.compile(r"\d[\d.,]*")
 
 
 def section(page: Page) -> list[Block]:
-    """Return verdicts, problems, warnings."""
+    """Return the verdicts, the problems and the warnings, each under its heading if there are any."""
     return nonempty(_verdicts(page), _problems(page), _warnings(page))
 
 
@@ -35,7 +36,8 @@ def _problems(page: Page) -> list[Block]:
 
 
 def _elsewhere(metrics: Metrics, warning: str) -> bool:
-    """Return whether the page says so elsewhere: losses among the problems, scripts in the labels."""
+    """Return whether the page reports the same fact in another place: lost ranks are among the problems, and labels
+    name scripted faults."""
     return warning in notes(metrics.faults) or bool(metrics.scripted_faults and warning.startswith("faults on purpose"))
 
 
@@ -77,12 +79,13 @@ def _verdicts(page: Page) -> list[Block]:
 
 
 def _reason(verdict: Verdict) -> str:
-    """Return why without the commands in it: there is a section for them."""
+    """Return the check and its reason. Its commands are left out, because the section `commands` prints them."""
     return f"{verdict.check}: {verdict.why}"
 
 
 def _warnings(page: Page) -> list[Block]:
-    """List the warnings of the runs, each once whatever the numbers in it, with the number of runs that carry it."""
+    """Return the list of warnings. Those that differ only in numbers are merged into one line with the number of their
+    runs."""
     alike: dict[str, list[str]] = defaultdict(list)
     for warning in (w for metrics in page.runs for w in metrics.warnings if not _elsewhere(metrics, w)):
         alike[_DIGITS.sub("#", warning)].append(warning)

@@ -1,4 +1,4 @@
-"""Where the time of every rank went. Owns the bars by rank that `idle` draws as well."""
+"""Shares of each rank's wall time by category. Owns the stacked bars by rank, which the section `idle` draws too."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from bench.report.page import SERIES, CellGroup, Page, more, percent, table
 from bench.results.cells import Cell
 
 LABEL_FROM = 0.06
-"""Shares from here on carry their number."""
+"""Least share whose percentage is written into the bar."""
 IN_A_ROW = 4
-"""Names of a legend."""
+"""Most names in a row of the legend."""
 WIDTH, LONGEST = 4.5, 28
-"""Inches of the figure, so that a telephone's user can read it, and letters of a label there."""
+"""Width of the figure in inches, readable on a phone; and most characters of a label beside a bar."""
 LABELLED = 48
-"""Of more rows they do not: nobody could read them."""
+"""Most rows of a figure whose bars carry percentages: in more rows the text would be too small."""
 MOST_ROWS, FEWEST_ROWS = 64, 8
-"""Ranks of a figure, and of each of many cells; a thousand make a picture that no program opens."""
+"""Most bars of a figure, and the bars that a cell gets at least. A figure of a thousand bars could not be opened."""
 UNDRAWN = "not in the figure, which shows the quickest, the slowest, and others evenly"
 T = TypeVar("T")
 DARK = ("compute", "eval", "checkpoint")
 Row = dict[str, Any]
-"""Cell, rank, n, and a share for each of `CATEGORIES`."""
+"""The label of a cell, a rank, the number of runs `n`, and a fraction for each of `CATEGORIES`."""
 INTRO = (
     "Shares of each rank's wall time from ready to finished (of a lost rank: to its last measured slice), mean over the "
     "n finished runs. *comm* runs from the last arrival at a collective to its end and includes copying snapshots; "
@@ -41,7 +41,7 @@ INTRO = (
 
 
 def section(page: Page) -> list[Block]:
-    """Return a figure by rank and a table by cell, for each workload."""
+    """Return a figure by rank and a table by cell for each workload."""
     return page.section("Where the time went", INTRO, _part)
 
 
@@ -56,8 +56,8 @@ def _part(group: CellGroup) -> list[Block]:
 
 
 def drawn_ranks(cells: Sequence[Sequence[T]], load: Callable[[T], float]) -> list[T]:
-    """Return the rows of ranks that a figure shows of the first `SERIES` cells: of many ranks the quickest, the slowest, and
-    others evenly."""
+    """Return the rows that a figure shows of the first `SERIES` cells. Of a cell with many ranks: the fastest by
+    `load`, the slowest, and evenly spaced ones in between."""
     shown = cells[:SERIES]
     return [row for ranks in shown for row in some(ranks, max(MOST_ROWS // len(shown), FEWEST_ROWS), load)]
 
@@ -70,7 +70,7 @@ def _by_cell(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def _rows(cell: Cell) -> list[Row]:
-    """Return one row per rank: shares, mean over the runs that have the rank."""
+    """Return a row for each rank of a cell: its shares, averaged over the timed runs."""
     rows: list[Row] = []
     for rank in range(cell.about.world_size):
         measured = [m.breakdown[rank] for m in cell.timed if m.breakdown]
@@ -100,9 +100,12 @@ def rank_bars(
     width: float,
     size: tuple[float, float],
 ) -> tuple[Figure, Axes, NDArray[np.float64]]:
-    """Stack the `shares` of ranks in bars, with a `gap` where a cell begins; `size`: inches around all bars, and of one.
+    """Draw a horizontal stacked bar for each rank. `labels`, `ranks`: of each bar. `shares`: category -> its length in
+    each bar, shape (bars,). `gap`: extra space before the next cell, in bars. `width`: thickness of a bar, in bars.
+    `size`: inches around all bars, and of one bar.
 
-    Returns the figure, its axes and the place of each bar."""
+    Returns the figure, its axes and the vertical place of each bar, shape (bars,).
+    """
     cells = list(dict.fromkeys(labels))
     places = np.array([place + gap * cells.index(label) for place, label in enumerate(labels)])
     figure = Figure(figsize=(WIDTH, size[0] + size[1] * float(places[-1] + 1)), layout="constrained")
@@ -122,7 +125,8 @@ def rank_bars(
 
 
 def legend(figure: Figure, colours: Mapping[str, str], shown: Sequence[str]) -> None:
-    """Put the names of what is stacked below the bars, in rows of a few: more are wider than the figure."""
+    """Add a legend of the categories `shown` below the bars, `IN_A_ROW` names in a row at most, because more would be
+    wider than the figure."""
     handles: list[Any] = [Patch(color=colours[name], label=name) for name in shown]
     rows = max(-(-len(handles) // IN_A_ROW), 1)
     figure.legend(handles=handles, loc="outside lower center", ncols=-(-len(handles) // rows))

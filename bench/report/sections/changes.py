@@ -1,4 +1,5 @@
-"""What changed against an earlier tree: cells that are new or gone, and results and speeds that moved, with intervals."""
+"""Changes since an earlier tree: cells that are new or gone, and changes of the results and speeds of the others, with
+intervals."""
 
 from __future__ import annotations
 
@@ -25,24 +26,24 @@ RATIOS: dict[str, Value] = {
     SPEED: lambda m: m.throughput.samples_per_s,
     "samples to target": lambda m: m.target.samples,
 }
-"""What is compared as a ratio -> how to read it."""
+"""Figures that are compared as a ratio -> the function that reads them."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A cell of both trees."""
+    """The same cell in the earlier tree and in this one."""
 
     before: Cell
     now: Cell
 
     @property
     def quality(self) -> MeanDifference | None:
-        """Change of the final metric."""
+        """Change of the final metric; positive is better. None if a side has no result."""
         return difference(*self._values(lambda m: m.final.eval), self.now.about.final.higher_is_better)
 
     @cached_property
     def timings(self) -> tuple[Timing, Timing]:
-        """The runs, before and now, that times are taken from."""
+        """The runs that times are taken from, earlier and now."""
         return Timing.of(self.before), Timing.of(self.now)
 
     @cached_property
@@ -52,8 +53,8 @@ class Pair:
 
     @cached_property
     def timed(self) -> bool:
-        """Whether times say something of the code: all are of one kind of machine and of one clock, and of runs that no
-        other program disturbed."""
+        """Whether a change of the times can be put down to the code: all runs have the same kind of machine and clock,
+        and no other program disturbed them."""
         before, now = self.timings
         return self.one_clock and one_machine([*before.runs, *now.runs]) and not (before.disturbed or now.disturbed)
 
@@ -63,24 +64,24 @@ class Pair:
         return {name: ratio(*self._values(value)) for name, value in RATIOS.items()}
 
     def _values(self, value: Value) -> tuple[list[float | None], list[float | None]]:
-        """Return one value for each seed before and now, however often it was trained."""
+        """Return a value for each seed, earlier and now; a seed counts once, even if it was trained several times."""
         return [value(m) for m in self.before.one_each], [value(m) for m in self.now.one_each]
 
     @property
     def same_bits(self) -> bool:
-        """Whether the seeds of both ended with the same parameters."""
+        """Whether both have the same seeds and each ended with the same parameters."""
         before, now = ({(m.seed, m.params_sha256) for m in cell.ok} for cell in (self.before, self.now))
         return bool(before) and before == now and all(digest is not None for _, digest in before)
 
     @property
     def retrained(self) -> bool:
-        """Whether epochs, batch, rate or limit on gradients are not what they were."""
+        """Whether the epochs, the batch, the learning rate or the limit on gradients differ."""
         return self.before.workload != self.now.workload
 
     @property
     def changed(self) -> bool:
-        """Whether the settings or the status changed, or a figure changed beyond its interval; without an interval,
-        whether the result changed at all."""
+        """Whether the settings or the status changed, or the interval of a figure excludes zero change. If the final
+        metric has no interval: whether it changed at all."""
         quality = self.quality
         if self.retrained or self.before.status != self.now.status or (quality is None) != (not self.now.ok):
             return True
@@ -91,7 +92,8 @@ class Pair:
 
 
 def section(page: Page) -> list[Block]:
-    """Return counts, lists, and a table of what changed."""
+    """Return the counts of new, gone and changed cells, their lists, and a table of the changes; [] without an earlier
+    tree."""
     if page.previous is None:
         return []
     pairs = common(page.previous, page.cells)
@@ -123,8 +125,9 @@ def section(page: Page) -> list[Block]:
 
 
 def common(before: Sequence[Cell], now: Sequence[Cell]) -> list[Pair]:
-    """Pair the cells of both trees, in the order of `now`: those of one configuration; of the others, those that are the
-    only ones of their model, data, recipe, mode, ranks and devices. (Names tell cells apart in their own tree only.)"""
+    """Pair the cells of both trees and return the pairs in the order of `now`. Cells with the same configuration are
+    paired first; then those that are alone, in both trees, with their model, data, recipe, mode, ranks and devices.
+    Labels are not compared, because they are unique within a tree only."""
     pairs: dict[int, Pair] = {}
     for same in (_configuration, _kind):
         taken = _cells(pairs.values())
@@ -138,7 +141,7 @@ def _cells(pairs: Iterable[Pair]) -> set[int]:
 
 
 def _single(cells: Sequence[Cell], key: Callable[[Cell], Hashable]) -> dict[Hashable, Cell]:
-    """Return key -> cell, for the keys that only one cell has."""
+    """Return key -> cell for the keys that exactly one cell has."""
     counts = Counter(map(key, cells))
     return {key(cell): cell for cell in cells if counts[key(cell)] == 1}
 
@@ -181,7 +184,7 @@ def _factor(logarithm: float) -> str:
 
 
 def _shown(change: MeanDifference | None, show: Callable[[float], str]) -> str:
-    """Format `+0.10 pt [-0.05 pt, +0.25 pt]`, strong where the interval leaves out no change."""
+    """Format as `+0.10 pt [-0.05 pt, +0.25 pt]`, in bold if the interval excludes zero change."""
     if change is None:
         return NONE
     if change.low is None or change.high is None:

@@ -1,4 +1,4 @@
-"""The commands that make the numbers again."""
+"""The commands that reproduce the runs of the report."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from bench.report.page import Page, more
 from bench.results.rerun_command import command
 
 COMMANDS = 200
-"""Cells whose command is shown."""
+"""Most cells whose command is printed."""
 
 
 def section(page: Page) -> list[Block]:
-    """Return a command per cell."""
+    """Return one command for each cell, which trains all its seeds."""
     if not page.cells:
         return []
     commands = "\n".join(" ".join(command(cell.runs).splitlines()) for cell in page.cells[:COMMANDS])

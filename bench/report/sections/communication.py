@@ -1,4 +1,5 @@
-"""What ranks sent each other: how often, how much, how long it took, and whether it is what the way of training needs."""
+"""Communication between ranks: how often, how many bytes, how long, and whether the bytes agree with the formula of the
+backend."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ INTRO = (
 
 
 def section(page: Page) -> list[Block]:
-    """Return a table for each workload with more than one rank."""
+    """Return a table for each workload that was trained on more than one rank."""
     return page.section("Communication", INTRO, _part)
 
 

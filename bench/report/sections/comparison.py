@@ -1,4 +1,4 @@
-"""All cells of a workload in one table, best final metric first; solo is in the ranking."""
+"""All cells of a workload in one table, the best final metric first, with solo among them."""
 
 from __future__ import annotations
 

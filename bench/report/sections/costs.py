@@ -1,4 +1,4 @@
-"""What a sample costs: gradients' size, tokens and operations per second, memory by kind."""
+"""The cost of a sample: norms of gradients, tokens and floating-point operations per second, and memory by kind."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ MEMORY: dict[str, Callable[[PeakMemory], Sequence[int | None] | None]] = {
     "peak": lambda m: m.peak_rss_bytes,
     "device peak": lambda m: m.peak_device_bytes,
 }
-"""Column -> bytes by rank."""
+"""Column -> the bytes of each rank; None: not measured."""
 
 
 def section(page: Page) -> list[Block]:
-    """Return a table for each workload of which anything is known."""
+    """Return a table for each workload with at least one measured cost."""
     return page.section("What a sample costs", INTRO, _part)
 
 
@@ -60,7 +60,8 @@ def _row(cell: Cell) -> dict[str, str]:
 
 
 def _most(kind: Callable[[PeakMemory], Sequence[int | None] | None]) -> Callable[[Metrics], float | None]:
-    """Return the bytes of the rank that has most; None: not known, or none at all (no device has memory of its own)."""
+    """Return a function that reads the bytes of the rank that uses most. Its result is None if nothing was measured, or
+    all ranks used none (a CPU has no memory of its own)."""
 
     def most(metrics: Metrics) -> float | None:
         return float(max((value or 0 for value in kind(metrics.memory) or ()), default=0)) or None

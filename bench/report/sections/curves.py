@@ -1,4 +1,5 @@
-"""How the modes learn: the loss by samples and the metric by seconds of training, two small plots for each mode."""
+"""Learning curves: training loss over samples and the test metric over training seconds, two small plots for each
+mode."""
 
 from __future__ import annotations
 
@@ -21,11 +22,11 @@ from bench.report.small_plots import CORNER, PARTS, Place, PlotScale, grid, labe
 from bench.results.cells import Cell
 
 Point = dict[str, Any]
-"""An evaluated epoch of a seed; nan: not known."""
+"""One evaluated epoch of one seed; nan: not measured."""
 NAME = 30
-"""Letters over a plot."""
+"""Most characters of the title of a plot."""
 GREY, REFERENCE = "#999999", "#666666"
-"""Of the other modes, and of solo."""
+"""Colours of the curves of other modes, and of solo."""
 
 INTRO = (
     "Two plots for each mode, from the best final metric to the worst: coloured its own curve, dark grey solo's, pale the "
@@ -35,7 +36,7 @@ INTRO = (
 
 
 def section(page: Page) -> list[Block]:
-    """Return one figure for each workload and world size, solo in all of them."""
+    """Return one figure for each workload and world size; solo is drawn in all of them."""
     return page.section("Learning curves", INTRO, _part, headed=False)
 
 
@@ -50,7 +51,7 @@ def _part(group: CellGroup) -> list[Block]:
 
 
 def curve(cell: Cell) -> list[Point]:
-    """Return a point for each seed that finished and each evaluated epoch."""
+    """Return a point for each evaluated epoch of each finished seed."""
     return [
         {
             "cell": cell.label,
@@ -74,13 +75,14 @@ def _known(values: Iterable[float]) -> list[float]:
 
 
 def mean(values: Iterable[float]) -> float:
-    """Return the mean of what is known; nan: nothing is."""
+    """Return the mean of the values that are not nan; nan if there are none."""
     known = _known(values)
     return sum(known) / len(known) if known else math.nan
 
 
 class CurveLine(NamedTuple):
-    """The curve of a cell: by epoch the abscissa, the mean over seeds, the ends of their band, and what is dotted."""
+    """The curve of a cell, an entry for each epoch: `x`, the mean over seeds `y`, the lowest and the highest seed, and
+    the mean of the dotted quantity."""
 
     x: list[float]
     y: list[float]
@@ -90,29 +92,29 @@ class CurveLine(NamedTuple):
 
     @property
     def places(self) -> list[Place]:
-        """Where its points lie; without those that are not known."""
+        """The points (x, y) of the curve that are not nan."""
         return [place for place in zip(self.x, self.y, strict=True) if not any(map(math.isnan, place))]
 
     @property
     def last(self) -> str:
-        """Where it ends; empty: nowhere."""
+        """The last value of the curve as text; empty if it has none."""
         return f"{self.places[-1][1]:.3g}" if self.places else ""
 
 
 @dataclass(frozen=True)
 class CurvePlot:
-    """What a plot shows of each cell: the same quantities on the same scales for all."""
+    """The quantities of a plot and its scales, which are the same for all modes."""
 
     x: str
     y: str
     label: str
     fraction: bool = False
-    """Plot the error rate, 1 - metric: on its logarithm, good results stay apart."""
+    """Whether to plot the error rate, 1 − metric: on a logarithmic axis good results can be told apart."""
     dotted: str = ""
-    """The same quantity of other data."""
+    """Key of the same quantity measured on the test data; empty: none."""
 
     def line(self, points: Sequence[Point]) -> CurveLine:
-        """Return the curve of a cell; its band where seeds share the abscissa."""
+        """Return the curve of a cell, with a band where several seeds have a point."""
         by_epoch = [[p for p in points if p["epoch"] == epoch] for epoch in sorted({p["epoch"] for p in points})]
         values = [_known(self._value(p[self.y]) for p in seeds) for seeds in by_epoch]
         low, high = ([end(each, default=math.nan) for each in values] for end in (min, max))
@@ -125,7 +127,7 @@ class CurvePlot:
         return 1 - value if self.fraction else value
 
     def scale(self, lines: Sequence[CurveLine]) -> PlotScale:
-        """Return the axes that hold all the curves."""
+        """Return the axes that contain all curves."""
         y = _known(value for line in lines for part in line[1:] for value in part)
         low, high = min(y), max(y)
         log = (self.y == "loss" or self.fraction) and 0 < low < high
@@ -173,13 +175,13 @@ def _figure(size: int, group: CellGroup, whole: list[Cell]) -> Picture:
 
 
 def _ranked(cells: Sequence[Cell]) -> list[Cell]:
-    """Return the cells from best to worst."""
+    """Return the cells in the order of their final metric, best first."""
     sign = -1.0 if cells[0].about.final.higher_is_better else 1.0
     return sorted(cells, key=lambda cell: (cell.eval.mean is None, sign * (cell.eval.mean or 0.0)))
 
 
 def _title(axes: Axes, name: str, plot: CurvePlot, colour: str) -> None:
-    """Write over a plot whose it is, in the colour of its curve, and what it shows."""
+    """Write two lines above a plot: the mode, in the colour of its curve, and the plotted quantity."""
     place: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "annotation_clip": False}
     left = -72 * CORNER[0] + 4
     axes.annotate(brief(name, NAME), (0, 1), (left, 15), fontsize=SIZE, color=colour, weight="bold", **place)
@@ -194,7 +196,8 @@ def _draw(
     rest: Sequence[CurveLine],
     style: tuple[str, str],
 ) -> None:
-    """Draw a mode before the others, which are one path: many panels are to be light."""
+    """Draw the curve of a mode above those of the others. The others are a single path, so that a figure of many plots
+    stays small."""
     colour, marker = style
     x, y = ([value for line in rest for value in (*line[part], math.nan)] for part in (0, 1))
     axes.plot(x, y, color=GREY, alpha=0.4, lw=0.8)

@@ -1,4 +1,4 @@
-"""The schedule: how many steps each rank runs between two meetings, and how that changed."""
+"""El Che's schedules: how many steps each rank runs between two averages, and how that changed during the run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bench.results.schema import Elche, Metrics, WindowRow
 
 COLUMNS, PANELS = 3, 9
 HEAD = 34
-"""Signs of the head of a panel."""
+"""Most characters of the title of a panel."""
 RANKS = ("#4477aa", "#ee6677", "#228833", "#aa3377", "#66ccee", "#ccbb44", "#bbbbbb", "#000000")
 
 
@@ -28,7 +28,8 @@ INTRO = (
 
 
 def section(page: Page) -> list[Block]:
-    """Return a table for each workload with schedules, and a figure of those that changed. First seed of each cell."""
+    """Return a table for each workload with schedules, and a figure of the schedules that changed. Both show the first
+    finished seed of each cell."""
     return page.section("Steps between averages (El Che)", INTRO, _part)
 
 
@@ -60,7 +61,8 @@ def _row(cell: Cell, metrics: Metrics, plan: Elche) -> dict[str, str]:
 
 
 def _pace(windows: list[WindowRow], rank: int) -> str:
-    """Return the mean over the steps of `windows`, milliseconds: a short window at an epoch's end counts for its few."""
+    """Return a rank's milliseconds per batch over `windows`, as text. Each window is weighted by its steps, so a short
+    window at the end of an epoch counts little."""
     steps = sum(window.steps[rank] for window in windows)
     busy = sum(window.steps[rank] * (window.ms_per_batch[rank] or 0.0) for window in windows)
     return f"{busy / steps:.2f}" if steps else NONE

@@ -1,4 +1,4 @@
-"""On what the numbers were made."""
+"""The machines, devices and versions that the runs were made with."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench.results.schema import Metrics
 
 
 def section(page: Page) -> list[Block]:
-    """Say what all runs share, and what differs."""
+    """Return the environment: what all runs share, and where they differ."""
     if not page.runs:
         return []
     facts = ({"fact": name, "value": value} for name, value in _facts(page.runs))
@@ -23,7 +23,8 @@ def section(page: Page) -> list[Block]:
 
 
 def crowding(runs: list[Metrics]) -> str:
-    """Say how many ranks shared how many cores: what speeds of processors can tell. Empty where devices are none."""
+    """Return a text on how many ranks shared how many processor cores, and how that limits speeds. Empty if no run
+    trained on the CPU."""
     on_cpu = [m for m in runs if m.devices and all(device == "cpu" for device in m.devices)]
     cores = Counter(value for m in on_cpu if isinstance(value := m.env.get("cores"), int))
     if not cores:
@@ -48,7 +49,8 @@ def crowding(runs: list[Metrics]) -> str:
 
 
 def _facts(runs: list[Metrics]) -> list[tuple[str, str]]:
-    """Return every entry of the recorded environments; where runs differ, all values with their number of runs."""
+    """Return (name, value) for each entry of the recorded environments. Where runs differ, the value lists all values
+    with their numbers of runs."""
     entries: dict[str, list[Any]] = {"transport": [m.transport for m in runs]}
     entries["devices"] = [sorted(set(m.devices)) for m in runs]
     entries |= {

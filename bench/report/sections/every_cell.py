@@ -1,4 +1,4 @@
-"""Every way of training: the rows of page one, all of them."""
+"""The tables of page one without its limit on rows: every way of training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.report.sections.answer import EVERY, rows_of, table
 from bench.report.sentence import sentence
 
 MOST = 100
-"""Ways of training that are shown of a workload."""
+"""Most ways of training in the table of a workload."""
 INTRO = (
     "What did not pass first, then what is sooner than one device, what is not shown to be, and what is later, each by its "
     "time. Times and speeds are those of undisturbed runs, where there are two of them."
@@ -20,8 +20,8 @@ INTRO = (
 
 
 def section(page: Page) -> list[Block]:
-    """Return what page one has not room for: all rows, and the questions on each of several workloads that it does not
-    answer as a series."""
+    """Return what does not fit on page one: all rows of each workload; and of several workloads the answers and
+    questions of those that page one does not answer as a series."""
     several, studied = len(page.workloads) > 1, answered(page, first(scaling(page)))
     parts: list[Block] = []
     for workload, cells in page.workloads.items():

@@ -1,4 +1,4 @@
-"""What went wrong in runs that were not given up for it, and the ledger: that every sample was trained exactly once."""
+"""Faults that a run survived, and the ledger: whether every sample was trained exactly once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bench.results.schema import FaultRow, Metrics
 
 
 def section(page: Page) -> list[Block]:
-    """Return a table of faults if there were any, and a line on the ledger."""
+    """Return a table of the faults, if there were any, and a sentence on the ledger."""
     rows = [
         {"mode": plain(f"{m.model} {cell.label}"), "seed": str(m.seed), **_row(fault)}
         for cell in page.cells
@@ -36,7 +36,8 @@ def _row(fault: FaultRow) -> dict[str, str]:
 
 
 def _ledger(runs: list[Metrics]) -> str:
-    """Say in how many of the finished runs that kept a ledger every sample was trained once."""
+    """Return the sentence that counts the finished runs in which every sample was trained exactly once; empty if no run
+    kept a ledger."""
     kept = [m.ledger for m in runs if m.ledger is not None]
     if not kept:
         return ""

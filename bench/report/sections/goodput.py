@@ -1,4 +1,4 @@
-"""What became of the seconds of all ranks, and the measures that others make of it."""
+"""How the seconds of all ranks were spent, and the measures of useful time that the literature derives from them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INTRO = (
     "training counts where it is repeated. *UCF*: ETTR less communicating. Start-up is most of a short run."
 )
 LEAST = 0.0005
-"""Smaller shares show as 0.0 %."""
+"""Least share that counts: smaller ones would be printed as 0.0 %."""
 MEASURES: dict[str, Callable[[Goodput], float]] = {
     "goodput": lambda row: row.goodput,
     "ETTR": lambda row: row.ettr,
@@ -27,7 +27,7 @@ MEASURES: dict[str, Callable[[Goodput], float]] = {
 
 
 def section(page: Page) -> list[Block]:
-    """Return a table for each workload whose results have it."""
+    """Return a table for each workload whose results contain goodput."""
     return page.section("Useful share of the time (goodput)", INTRO, _part)
 
 

@@ -1,4 +1,4 @@
-"""What ranks waited for: their idle time by cause."""
+"""Idle time of the ranks by cause."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ INTRO = (
 
 
 def section(page: Page) -> list[Block]:
-    """Return a figure and a table for each workload with more than one rank."""
+    """Return a figure and a table for each workload that was trained on more than one rank."""
     return page.section("Idle time by cause", INTRO, _part)
 
 

@@ -1,4 +1,5 @@
-"""What should be there and is not: planned runs without a folder, runs that did not finish, seeds that other cells have."""
+"""Runs that are missing: planned runs without a folder, runs that did not finish, and seeds that only other cells
+have."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from bench.results.planned import PlannedExperiment
 
 
 def section(page: Page) -> list[Block]:
-    """Return sentences and lists; one sentence if nothing is missing."""
+    """Return a list for each kind of missing run, or one sentence if none is missing."""
     if not page.runs and page.planned is None:
         return []
     failed = [f"{plain(cell.name)}: {plain(cell.status)}" for cell in page.cells if len(cell.ok) < len(cell.runs)]
@@ -45,7 +46,7 @@ def _plan(page: Page, plan: PlannedExperiment) -> list[Block]:
 
 
 def _fewer_seeds(page: Page) -> list[Block]:
-    """List the cells that lack seeds which another cell of their workload has."""
+    """List the cells that lack finished seeds which another cell of the same workload has."""
     lines = []
     for cells in page.workloads.values():
         finished = {cell.name: {m.seed for m in cell.ok} for cell in cells}

@@ -1,4 +1,4 @@
-"""The questions that a reader comes with, answered in sentences computed from the runs, one for each workload."""
+"""Common questions, answered for each workload in sentences that are computed from the runs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from bench.results.schema import Metrics, RankTime
 from bench.validate.verdict import Name
 
 WORKLOADS = 8
-"""Answered one by one."""
+"""Most workloads that are answered."""
 
 
 def section(page: Page) -> list[Block]:
-    """Return a question, an answer over all, and one for each workload."""
+    """Return the verdicts on quality of all cells in one sentence, and each question with its answers, one for each
+    workload."""
     if not any(cell.one_each for cell in page.cells):
         return []
     blocks: list[Block] = [Heading("Short answers"), Text(_all_qualities(page))]
@@ -46,7 +47,7 @@ MEANINGS: dict[Name, str] = {
     "XFAIL": "worse, as expected",
     "XPASS": "as good, though expected to be worse",
 }
-"""Verdicts on quality, in the order that they are told."""
+"""Verdict on quality -> its words, in the order of the sentence."""
 
 
 def _all_qualities(page: Page) -> str:
@@ -88,7 +89,8 @@ def _end(row: Quality, metric: str) -> str:
 
 
 def _worth(page: Page, cells: list[Cell]) -> str:
-    """Say for each number of ranks which is fastest and slowest, and what of an added device arrives."""
+    """Return which way of training is fastest and which is slowest on each number of ranks, and what share of its speed
+    an added device contributes."""
     known = [r for r in rivals(cells) if r.speedup is not None and r.cell.about.world_size > 1]
     groups: dict[int, list[Rival]] = defaultdict(list)
     for rival in sorted(known, key=_speedup):
@@ -152,7 +154,8 @@ def _lost(cell: Cell) -> float:
 
 
 def _waited(page: Page, cells: list[Cell]) -> str:
-    """Say which cell waits most, rank by rank; and which rank it is in general."""
+    """Return which cell has the rank that waits longest, with the waiting of all its ranks, and which rank waits
+    longest in most cells."""
     waits = [(cell, by_rank) for cell in cells if len(by_rank := _waiting(cell)) > 1]
     if not waits:
         return ""
@@ -173,13 +176,13 @@ def _waited(page: Page, cells: list[Cell]) -> str:
 
 
 def _waiting(cell: Cell) -> list[float]:
-    """Return the share that each rank waited, mean over the finished runs."""
+    """Return the share of time that each rank waited, averaged over the timed runs that have all ranks."""
     runs = [m.breakdown for m in cell.timed if len(m.breakdown) == cell.about.world_size]
     return [fmean(ranks[rank].wait for ranks in runs) for rank in range(cell.about.world_size)] if runs else []
 
 
 def _anchor(page: Page, cells: list[Cell]) -> str:
-    """Say from where to where schedules moved, how often and when: first finished seed of each cell."""
+    """Return how the anchors changed, how often and when, of the first finished seed of each cell."""
     moved = [f"{plain(cell.label)} {moves}" for cell in cells if cell.one_each and (moves := _moves(cell.one_each[0]))]
     if not moved:
         planned = sum(any(m.elche for m in cell.one_each) for cell in cells)

@@ -1,4 +1,4 @@
-"""Which mode to take if only one may be taken: performance profiles over all workloads (Dolan and Moré, 2002)."""
+"""Which mode is best if only one may be used: performance profiles over all workloads (Dolan and Moré, 2002)."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from bench.report.time_to_target import Axis, reach
 from bench.results.cells import Cell, Workload
 
 LIMIT = 4.0
-"""Slower than the best by more than this factor is as good as a miss (AlgoPerf, 2023)."""
+"""Largest factor over the best time that counts; a slower mode counts as a miss (AlgoPerf, 2023)."""
 Problem = dict[str, list[Cell]]
-"""Mode -> its cells: several where it was run with several settings, of which none stands for the mode."""
+"""Mode -> its cells. A mode with several cells was run with several settings, and none of them can represent it."""
 Times = dict[str, list[float]]
-"""Mode -> time relative to the best of each problem; infinity: a miss."""
+"""Mode -> its time over the best time, for each problem; infinity: the target was missed."""
 
 
 def section(page: Page) -> list[Block]:
-    """Return a figure and a table; nothing unless two modes were given the same problem."""
+    """Return a figure and a table; [] unless at least two modes were run on the same problems."""
     problems = _problems(page.cells)
     modes = [mode for mode in page.styles if problems and all(len(problem.get(mode, ())) == 1 for problem in problems)]
     if len(modes) < 2:
@@ -48,7 +48,8 @@ def section(page: Page) -> list[Block]:
 
 
 def _problems(cells: tuple[Cell, ...]) -> list[Problem]:
-    """Return the problems, without cells with emulated or lost devices."""
+    """Return the problems: cells of one workload on one number of ranks; solo cells take part in every problem of their
+    workload. Leaves out cells without timing, with emulated speeds or with scripted faults."""
     timed = [c for c in cells if any(run.metrics.timing for run in c.runs)]
     sound = [c for c in timed if not (c.about.emulated_speeds or c.about.scripted_faults)]
     problems: dict[tuple[Workload, int], Problem] = {}
@@ -74,7 +75,8 @@ def _ratios(problems: list[Problem], modes: list[str], axis: Axis) -> Times:
 
 
 def score(ratios: list[float]) -> float:
-    """Return the area under the profile from 1 to `LIMIT`, divided by its width: in [0, 1]."""
+    """Return the area under the profile from 1 to `LIMIT`, divided by its width: in [0, 1], where 1 means best on every
+    problem."""
     return float(np.mean([max(0.0, LIMIT - ratio) / (LIMIT - 1) for ratio in ratios]))
 
 

@@ -1,4 +1,5 @@
-"""Does it converge like one device: the final metric less its baseline's, as the verdicts have it."""
+"""The final metric compared with the baseline, as the verdicts compare them: whether a mode converges like one
+device."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ INTRO = (
 
 
 def section(page: Page) -> list[Block]:
-    """Return a forest plot and a table for each workload with verdicts, or solo runs."""
+    """Return a forest plot and a table for each workload that has verdicts or solo runs."""
     return page.section("Quality against one device", INTRO, _part)
 
 

@@ -1,4 +1,5 @@
-"""Strong and weak scaling on page one: what to take for each series, a figure, and all ways over numbers of devices."""
+"""Strong and weak scaling on page one: the recommendation for each series, a figure, and a table of all ways of
+training by number of devices."""
 
 from __future__ import annotations
 
@@ -23,15 +24,15 @@ from bench.report.scaling_words import Studied, facts, known, speed, title
 from bench.report.sections.speedup import CORE_LIMIT, draw_core_limit, mark_sizes
 
 WIDE, NARROW = (4.4, 2.5), (2.85, 1.5)
-"""Inches of the plot of a series: of one of two, of one of more."""
+"""Width and height of a plot in inches: with at most two series, and with more."""
 LOWEST = "worst quality"
-"""Heading of the column of the number of devices with the worst result."""
+"""Heading of the column of the worst result and its number of devices."""
 COLUMNS = 3
-"""Numbers of devices that have a column, the largest: with the others, seven."""
+"""Most numbers of devices with a column: the largest ones. The table then has six columns."""
 
 
 def blocks(page: Page, series: Sequence[ScalingSeries]) -> list[Block]:
-    """Return the blocks of page one on scaling, model by model."""
+    """Return the blocks on scaling, ordered by model; [] without series."""
     if not series:
         return []
     ordered, shown = first(series), studied(page, series)
@@ -52,12 +53,12 @@ def blocks(page: Page, series: Sequence[ScalingSeries]) -> list[Block]:
 
 
 def studied(page: Page, series: Sequence[ScalingSeries]) -> list[Studied]:
-    """Return the series of page one, each with its ways of training in their order."""
+    """Return the series of page one, each with its options ordered by way of training and number of devices."""
     return [Studied(each, sorted(_options(page, each), key=_place)) for each in first(series)]
 
 
 def _beside(page: Page, series: Sequence[ScalingSeries]) -> list[Option]:
-    """Return the options that share a workload with a series but belong to none."""
+    """Return the options that belong to a workload of a series, but to no series themselves."""
     others = outside(page, series)
     compared = {
         workload: rivals(page.workloads[workload]) for workload in dict.fromkeys(cell.workload for cell in others)
@@ -67,7 +68,7 @@ def _beside(page: Page, series: Sequence[ScalingSeries]) -> list[Option]:
 
 
 def _named(beside: Sequence[Option]) -> str:
-    """Return what is in no series, each with its runs and what came of the verdicts."""
+    """Return the sentence that lists the options in no series, each with its status and the reason of its verdict."""
     if not beside:
         return ""
     named = [f"{plain(option.cell.name)} ({_ended(option)})" for option in beside[:NAMES]]
@@ -89,8 +90,8 @@ def _place(option: Option) -> tuple[str, int]:
 
 
 def table(page: Page, shown: Sequence[Studied]) -> Verdicts:
-    """Return a row for each way of training in each series, those that failed first: on each number of devices its speed
-    over one device's, its efficiency, and what came of the verdicts."""
+    """Return a row for each way of training in each series, failed ones first. Each number of devices has a column with
+    the speed over one device's, the efficiency and the verdict."""
     sizes = sorted({size for series, _ in shown for size in series.sizes})[-COLUMNS:]
     cores = page.cores(shown[0].series.solo)
     rows: list[tuple[dict[int, Option], bool, dict[str, str]]] = []
@@ -134,7 +135,8 @@ def _head(size: int, cores: int | None) -> str:
 
 
 def _cell(option: Option | None, judged: bool) -> str:
-    """Return speed, efficiency and verdict of a way of training on a number of devices."""
+    """Return the entry of a way of training and a number of devices: speed, efficiency and, if `judged`, the
+    verdict."""
     if option is None or option.speed is None or option.efficiency is None:
         return NONE
     if option.disturbed or option.speed.wide:
@@ -146,7 +148,8 @@ def _cell(option: Option | None, judged: bool) -> str:
 
 
 def _picture(page: Page, shown: Sequence[Studied]) -> Picture | None:
-    """Draw speed over one device's by number of devices, a plot for each series, with the ideal and the cores."""
+    """Draw a plot for each series: speed over one device's by number of devices, with the ideal line and the limit of
+    the cores. None if no speed is reliable."""
     drawn = [each for each in shown if any(known(option) for option in each.options)]
     if not drawn:
         return None
@@ -164,7 +167,7 @@ def _picture(page: Page, shown: Sequence[Studied]) -> Picture | None:
 
 
 def _bound(page: Page, drawn: Sequence[Studied]) -> str:
-    """Return what is said of the ideal where there are more devices than cores."""
+    """Return the end of the figure's description for series with more devices than cores; empty if there are none."""
     cores = [page.cores(each.solo) for each, _ in drawn]
     if not any(count is not None and count < each.sizes[-1] for count, (each, _) in zip(cores, drawn, strict=True)):
         return ""

@@ -1,5 +1,5 @@
-"""Weak scaling: every rank has the same batch, so more ranks train more samples in a step. Against solo, and against the
-bound of the ranks' own speeds."""
+"""Weak scaling: every rank has the same batch, so more ranks train more samples in a step. Compared with solo, and with
+the sum of the ranks' own speeds."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def _row(rival: Rival) -> dict[str, str]:
 
 
 def _figure(group: CellGroup, rows: list[Rival]) -> Picture | None:
-    """Draw what scales: emulated devices, scripted faults and cohorts that shrank are in the table only."""
+    """Draw the speed-up of cells that can be compared by number of ranks. Cells with emulated devices, scripted faults
+    or lost ranks are in the table only."""
     scaled = [rival for rival in rows if not rival.distorted]
     title = f"Weak scaling: {group.title}"
     return draw(group.page, scaled, group.slug("scaling"), title, group.page.cores(rows[0].cell))

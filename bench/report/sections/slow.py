@@ -1,4 +1,4 @@
-"""Ranks that became slow while a run lasted, for a reason of their own."""
+"""Ranks that became slow during a run for a reason other than the load of their machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from ddp.core.slowness import HOST
 
 
 def section(page: Page) -> list[Block]:
-    """Return a line for each; nothing where there is none. What the machine takes from ranks is left to its warnings."""
+    """Return a line for each slow rank; [] if there are none. Slowness caused by the machine is reported as a warning
+    of the run instead."""
     lines = tuple(
         f"{plain(f'{run.metrics.model} {cell.label}')}, seed {run.metrics.seed}: {sentence(row)}"
         for cell in page.cells

@@ -1,4 +1,4 @@
-"""The figure of speed over the number of ranks that weak and strong scaling share, and its numbers."""
+"""The figure of speed-up by number of ranks and its table columns, shared by weak and strong scaling."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from bench.report.scaling_series import dashes, reachable, way_of
 
 CORE_LIMIT = "most that cores allow"
 MANY = 8
-"""World sizes from which on the axis is logarithmic."""
+"""The axis of the numbers of ranks is logarithmic if the largest is at least this."""
 
 
 @dataclass(frozen=True)
 class SpeedupPoint:
-    """A cell's speed-up over one rank."""
+    """The speed-up of a cell over one rank."""
 
     mode: str
     way: str
-    """The mode, and the settings that distinguish its cells on one number of ranks."""
+    """The mode, and the settings that distinguish this way of training from others of the mode."""
     ranks: int
     n: int
     speedup: float
     spread: float | None
-    """Standard deviation over the seeds, of the speed-up; None below two."""
+    """Standard deviation of the speed-up over the seeds; None if a side has fewer than two."""
 
     @staticmethod
     def of(rival: Rival) -> SpeedupPoint | None:
-        """Return the point of a cell; None where there is no speed-up."""
+        """Return the point of a cell; None if its speed-up is unknown."""
         cell, solo, value = rival.cell, rival.solo, rival.speedup
         if value is None or solo is None:
             return None
@@ -46,15 +46,16 @@ class SpeedupPoint:
 
 
 def serial_fraction(speedup: float | None, ranks: float) -> float | None:
-    """Return the part of the work that seems not to be shared, (1/S − 1/N) / (1 − 1/N) (Karp and Flatt, 1990). Negative:
-    faster than ideal. None for one rank."""
+    """Return the serial fraction of Karp and Flatt (1990), (1/S − 1/N) / (1 − 1/N): the part of the work that does not
+    scale. Negative if the speed-up exceeds the ideal; None for one rank."""
     if not speedup or ranks <= 1:
         return None
     return (1 / speedup - 1 / ranks) / (1 - 1 / ranks)
 
 
 def columns(rival: Rival, heading: str, bound: float, **beside: str) -> dict[str, str]:
-    """Return what tables of weak and of strong scaling have in common; `beside` comes behind the speed-up."""
+    """Return the columns that the tables of weak and strong scaling share. `bound`: the ideal speed-up. `beside`:
+    further columns, placed after the speed-up."""
     speedup = rival.speedup
     return {
         "n": str(rival.cell.speed.n),
@@ -67,7 +68,8 @@ def columns(rival: Rival, heading: str, bound: float, **beside: str) -> dict[str
 
 
 def draw(page: Page, rows: list[Rival], name: str, title: str, cores: int | None) -> Picture | None:
-    """Draw speed-up with the ideal line, and its share of the ideal; None if there is nothing on more than one rank."""
+    """Draw the speed-up with the ideal line on the left, and its share of the ideal on the right. Returns None if
+    nothing ran on more than one rank."""
     places = {mode: place for place, mode in enumerate(page.styles)}
     points = [point for rival in rows if (point := SpeedupPoint.of(rival)) is not None]
     known = sorted({(p.mode, p.way) for p in points if p.ranks > 1}, key=lambda pair: (places[pair[0]], pair[1]))
@@ -109,8 +111,8 @@ def draw(page: Page, rows: list[Rival], name: str, title: str, cores: int | None
 
 
 def gapped(points: Sequence[SpeedupPoint], sizes: Sequence[int]) -> list[SpeedupPoint]:
-    """Return the points of a way of training by number of ranks; the line through them breaks where others have a point and
-    it has none."""
+    """Return the points of a way of training ordered by number of ranks. For `sizes` within their range that have no
+    point, a nan is added, so that the line has a gap there."""
     first, last = points[0], points[-1]
     missing = {size for size in sizes if first.ranks < size < last.ranks} - {point.ranks for point in points}
     holes = [replace(first, ranks=size, n=0, speedup=float("nan"), spread=None) for size in missing]
@@ -118,7 +120,7 @@ def gapped(points: Sequence[SpeedupPoint], sizes: Sequence[int]) -> list[Speedup
 
 
 def mark_sizes(axes: Axes, sizes: Sequence[int]) -> None:
-    """Mark the numbers of ranks on the axis, which is logarithmic from `MANY` on."""
+    """Label the numbers of ranks on the horizontal axis, which is logarithmic if the largest is at least `MANY`."""
     if sizes[-1] >= MANY:
         axes.set_xscale("log", base=2)
     axes.set_xticks(sizes, [str(size) for size in sizes])
@@ -126,7 +128,8 @@ def mark_sizes(axes: Axes, sizes: Sequence[int]) -> None:
 
 
 def draw_core_limit(axes: Axes, ranks: ArrayLike, most: ArrayLike, label: str | None = None) -> None:
-    """Shade the numbers of ranks beyond the cores, `ranks`, and draw the `most` that cores allow there."""
+    """Shade the range of `ranks` that exceeds the number of cores, and draw `most`, the limit that the cores set there.
+    `ranks` and `most` have one shape."""
     numbers = np.asarray(ranks)
     axes.axvspan(numbers[0], numbers[-1], color="#999999", alpha=0.15, lw=0)
     axes.plot(ranks, most, color="#333333", lw=1.6, ls=":", label=label)

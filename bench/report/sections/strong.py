@@ -1,4 +1,4 @@
-"""Strong scaling: the same global batch cut over more ranks, against the one rank that takes it whole."""
+"""Strong scaling: one global batch is divided among more ranks, compared with one rank that trains it alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INTRO = (
 
 
 def section(page: Page) -> list[Block]:
-    """Return a figure and a table for each task that one rank and several ranks were given."""
+    """Return a figure and a table for each task that was trained on one rank and on several."""
     groups = tasks(page.cells)
     number = {task: number for number, task in enumerate(groups, 1)}
 

@@ -1,4 +1,4 @@
-"""How long until the result is good enough: samples and seconds to the target, misses shown."""
+"""Samples and seconds until a run reaches its target; runs that never reach it are shown as misses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ INTRO = (
 
 
 def section(page: Page) -> list[Block]:
-    """Return a figure and a table for each workload."""
+    """Return a figure and a table for each workload with a target."""
     return page.section("Time to target", INTRO, _part)
 
 

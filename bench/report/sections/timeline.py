@@ -1,4 +1,4 @@
-"""The timeline pictures of the runs: shown for a single run, linked for many."""
+"""Pictures of the timelines: shown if the report is on a single run, else linked."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from bench.results.runfolder import Run, located, there
 from ddp import regular_files
 
 LINKS = 100
-"""Runs whose pictures are linked."""
+"""Most runs whose pictures are linked."""
 PICTURE = "timeline.png"
 KINDS = {"picture": (PICTURE, "png"), "page": ("timeline.html", "html"), "trace": ("timeline.json", "json")}
 
 
 def section(page: Page) -> list[Block]:
-    """Return links to what lies in the run folders; of a single run, its picture."""
+    """Return links to the timeline files in the run folders; of a single run, its picture."""
     runs = [(cell, run) for cell in page.cells for run in cell.runs]
     how = "`timeline.json` opens in Perfetto (ui.perfetto.dev)."
     if len(runs) == 1 and there(runs[0][1].path / PICTURE):
@@ -40,7 +40,7 @@ def section(page: Page) -> list[Block]:
 
 
 def _picture(page: Page, cell: Cell, run: Run) -> Picture | Text:
-    """Bring the picture of the one run beside the report; or say why there is none."""
+    """Copy the picture of the run beside the report and return it, or return a text that says why it is left out."""
     alt = f"Timeline of {run.metrics.model} {cell.label}: every rank's time by kind, the whole run and a close-up"
     try:
         if run.path.resolve() == page.out.resolve():
