@@ -24,6 +24,8 @@ from bench.results.recompute import header_of
 from bench.results.runfolder import EVENTS, read_records
 from ddp.process.codec import Record
 
+CHROME = (".json", ".json.gz")
+"""Endings of traces of Chrome and Kineto."""
 MOST_SHOWN = 5
 """Most rows of a kind in the table of a trace."""
 SHOWN = 0.001
@@ -46,12 +48,25 @@ def explain(options: argparse.Namespace) -> Exit:
             run = whatif(read_pipeline(options.path))
             print("\n".join(whatif_table(run)))
         else:
+            _refuse_trace(options.path)
             run = explained_run(options.path)
             print("\n".join(table(run)))
         if file is not None:
             file.parent.mkdir(parents=True, exist_ok=True)
             write_text(file, json.dumps(asdict(run), indent=1) + "\n")
     return Exit.OK
+
+
+def _refuse_trace(path: Path) -> None:
+    """Raise UsageError for a file of Chrome or Kineto that says what to do with it."""
+    if not (path.is_file() and path.name.endswith(CHROME)):
+        return
+    if (path.parent / EVENTS).is_file():
+        raise UsageError(f"{path}: a file of a run; give its folder: python -m bench explain {path.parent}")
+    raise UsageError(
+        f"{path}: a trace has no causes of the time, only steps, which a prediction from a run can draw from: "
+        f"python -m bench predict RUN_FOLDER --steps {path}"
+    )
 
 
 def records_in(folder: Path) -> tuple[RunSpec, float, list[Record]]:

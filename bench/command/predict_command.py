@@ -14,7 +14,7 @@ from bench.base.garbage import no_collections
 from bench.base.number_format import metric, rate
 from bench.base.usage import file_of, path_of, usage
 from bench.base.writing import write_text
-from bench.command.explain_command import records_in
+from bench.command.explain_command import CHROME, records_in
 from bench.command.parser import Parser
 from bench.predict.calibration import Calibration, calibrated
 from bench.predict.cells import Prediction
@@ -34,7 +34,7 @@ from ddp.settings import emulated, known
 from ddp.sim.distributions import StepDistribution, distribution
 
 AS_CALIBRATED = "same"
-TRACES = (".parquet", ".json", ".json.gz")
+TRACES = (".parquet", *CHROME)
 DOUBT = "(?) Do not rely on this interval: too far from what was calibrated."
 MOST_FOLDERS = 512
 """Most ranks of a cell that gets a run folder. Larger cells get only a row, as the folder would take minutes to

@@ -57,9 +57,7 @@ def try_step(task: Task, batch_size: int, loading: Loading) -> None:
             raise TypeError("loss must return the mean loss of a batch, one number that the gradient is taken of")
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-        with Scalars():
-            summed = is_sum(lambda indices: task.loss(model.eval(), train.batch(indices)), len(train))
-        if summed:
+        if is_sum(lambda indices: task.loss(model.eval(), train.batch(indices)), len(train)):
             raise ValueError(SUMMED)
         with torch.no_grad():
             sums = task.evaluate(model.eval(), test.batch(torch.arange(min(batch_size, len(test)))))

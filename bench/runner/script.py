@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from torch import nn
 
 from bench.audit.reading import TrainingData, unknowable
 from bench.base import canonical
@@ -41,12 +40,11 @@ from ddp.launcher.environment import Placement, read
 from ddp.process.cores import cores
 from ddp.replica.flat import FlatState
 from ddp.replica.optimizers import as_one, usable
-from ddp.replica.scalars import Scalars
 from ddp.replica.task import Job
-from ddp.replica.trainable import SUMMED, is_sum
+from ddp.replica.trainable import SUMMED
 from ddp.trainer.mistakes import make_model
 from ddp.trainer.recording import RecordOrder
-from ddp.trainer.sketch import sketch
+from ddp.trainer.sketch import sketch, sums
 from ddp.trainer.task import PackedTask, Parts, make_task, pack
 
 AUDITOR = "bench.audit.audit"
@@ -64,6 +62,8 @@ def recorder(order: RecordOrder) -> ScriptRecorder:
         act = prove_here if again.audit is None else audit_here
         act(again, replace(plan, packed=plan.packed or pack(order.parts)))
         raise SystemExit(0)
+    if SUMMED in plan.spec.warnings:
+        warnings.warn(SUMMED, RuntimeWarning, stacklevel=4)
     return ScriptRecorder(plan)
 
 
@@ -196,13 +196,4 @@ def _sketch(parts: Parts, metric: str) -> tuple[float, dict[str, Any] | None, bo
         model = make_model(parts.model_factory)
         made = parts.optimizer_factory(list(model.parameters()))
         optimizer = usable(as_one(made), FlatState(model))
-        return float(optimizer.param_groups[0]["lr"]), sketch(parts, metric, model), _summed(parts, model.eval())
-
-
-def _summed(parts: Parts, model: nn.Module) -> bool:
-    try:
-        source = collated(parts.dataset, parts.collate_fn)
-        with Scalars():
-            return is_sum(lambda indices: parts.train_step(model, source.batch(indices)), len(source))
-    except Exception:  # of the user's own code: it is heard where it trains
-        return False
+        return float(optimizer.param_groups[0]["lr"]), sketch(parts, metric, model), sums(parts, model)

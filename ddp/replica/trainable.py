@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ddp.replica.scalars import Scalars
+
 SUMMED = (
     "the loss of a batch is twice that of half as many samples, a sum, and ranks weigh means: training would depend on the "
     "number of ranks and of micro-batches; return the mean"
@@ -29,10 +31,12 @@ def trainable(made: Any) -> nn.Module:
 
 def is_sum(loss: Callable[[Tensor], Tensor], samples: int) -> bool:
     """Return whether the loss of the samples at given indices is a sum: with each of two samples twice, it is twice as
-    large, and three times with each three times. Return False where the loss cannot be computed like that."""
+    large, and three times with each three times. Return False where the loss cannot be computed like that. Drops what
+    the loss records."""
     indices = torch.arange(min(samples, 2))
     try:
-        once, *more = (float(loss(indices.repeat(times)).detach()) for times in (1, 2, 3))
+        with Scalars():
+            once, *more = (float(loss(indices.repeat(times)).detach()) for times in (1, 2, 3))
     except Exception:  # of the user's own code: training shows it
         return False
     multiples = (isclose(each, times * once, rel_tol=1e-3) for times, each in enumerate(more, 2))

@@ -1,18 +1,24 @@
-"""Traces the layers of a user's model with one sample. Must not know who draws them."""
+"""Tries a user's model with a few samples: traces its layers, and tells a loss that is a sum. Must not know who draws
+the layers."""
 
 from __future__ import annotations
 
+import warnings
+from functools import cache
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ddp.data.dataset import collated
 from ddp.data.fingerprint import undisturbed
+from ddp.data.source import TensorSource
 from ddp.graph.scatter import leaves
 from ddp.graph.structure import describe, digest
 from ddp.monitor.harness import layers
 from ddp.replica.scalars import Scalars
+from ddp.replica.task import Job
+from ddp.replica.trainable import SUMMED, is_sum
 from ddp.trainer.mistakes import make_model
 from ddp.trainer.task import Parts
 
@@ -31,3 +37,25 @@ def sketch(parts: Parts, metric: str, model: nn.Module | None = None) -> dict[st
             return None
     inputs = leaves(batch)
     return {"metric": metric, "input": list(inputs[0].shape[1:]) if inputs else [], **known, **graph}
+
+
+def sums(parts: Parts, model: nn.Module | None = None) -> bool:
+    """Return whether the training step returns a sum over the batch, tried with `model` (None: make it). Return False
+    where it cannot be tried. Leaves random generators unchanged."""
+
+    @cache
+    def made() -> nn.Module:
+        return (make_model(parts.model_factory) if model is None else model).eval()
+
+    def loss(indices: Tensor) -> Tensor:
+        return parts.train_step(made(), collated(parts.dataset, parts.collate_fn).batch(indices))
+
+    with undisturbed():
+        return is_sum(loss, len(parts.dataset))
+
+
+def warn_of_sum(parts: Parts, job: Job) -> None:
+    """Warn if the loss is a sum and ranks or micro-batches weigh it. Only tensors are read: a data set that opens its
+    files at the first sample could not be sent to the ranks of a second run."""
+    if job.world_size * job.step.accumulate > 1 and type(parts.dataset) is TensorSource and sums(parts):
+        warnings.warn(SUMMED, RuntimeWarning, stacklevel=3)

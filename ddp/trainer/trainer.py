@@ -32,7 +32,7 @@ from ddp.trainer import arguments, launched
 from ddp.trainer.handle import RunHandle
 from ddp.trainer.observers import RunObservers
 from ddp.trainer.recording import RecordOrder, check_recording, make_recorder
-from ddp.trainer.sketch import sketch
+from ddp.trainer.sketch import sketch, warn_of_sum
 from ddp.trainer.state import CheckpointInfo
 from ddp.trainer.task import NoSamples, Parts, make_task, pack
 
@@ -255,14 +255,15 @@ class Trainer:
         devices = [str(device_of_rank(job, rank)) for rank in range(job.world_size)]
         packed = None if in_place else pack(self._parts)  # before data is read: open files cannot be pickled
         recorder = None
-        if self._recording is not None:
+        if self._recording is None:
+            warn_of_sum(self._parts, job)
+        else:
             recorder = make_recorder(RecordOrder(self._recording, self._parts, job, self._mode, self._ratio))
             job = replace(job, preload=recorder.preload)
         engine = member("engine", self._mode.engine, ENGINES[self._mode.engine].module, "run")
         names = (self._mode.name, self._metric)
-        seen = RunObservers(
-            self._subject(devices), partial(sketch, self._parts, self._metric), self._timeline, in_place
-        )
+        traced = partial(sketch, self._parts, self._metric)
+        seen = RunObservers(self._subject(devices), traced, self._timeline, in_place)
         if not in_place:
             forkserver.warm(job.preload)  # in this thread, where Ctrl-C can be masked
             if self._party is not None:

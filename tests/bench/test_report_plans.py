@@ -18,6 +18,7 @@ from tests.bench.references import cell
 from tests.bench.report_parts import part
 from tests.bench.report_parts import undrawn as undrawn
 from tests.bench.streams import make_spec, write_run
+from tests.models.data_files import write_cifar
 from tests.warm import PICTURES, Warm
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
@@ -47,12 +48,30 @@ def test_the_experiments_of_published_tables_have_a_plan(name: str, points: int)
     assert len(plan.points) == points
 
 
-def test_a_cell_of_a_published_table_trains(warm: Warm, tmp_path: Path) -> None:
-    words = ("experiment=needle_scaling", "world_size=1", "data.samples=32", "train.epochs=1")
-    code, out, err = warm.start(tmp_path, "-m", "bench", *words, env={PICTURES: "none"}).result()
+CIFAR100 = ("data.name=cifar100", "data.shape=null", "data.classes=null")
+
+
+@pytest.mark.parametrize(
+    ("words", "data", "parameters"),
+    [
+        (("data.shape=[3,8,8]",), "synthetic", 1_346_228),
+        pytest.param((), "synthetic", 21_328_292, marks=pytest.mark.slow),
+        pytest.param(CIFAR100, "cifar100", 21_328_292, marks=pytest.mark.slow),
+    ],
+    ids=["small", "CIFAR-100's shape", "CIFAR-100"],
+)
+def test_a_cell_of_a_published_table_trains(
+    warm: Warm, tmp_path: Path, words: tuple[str, ...], data: str, parameters: int
+) -> None:
+    write_cifar(tmp_path / "data")
+    cut = ("world_size=1", "data.samples=32", "train.epochs=1", f"data.dir={tmp_path / 'data'}")
+    code, out, err = warm.start(
+        tmp_path, "-m", "bench", "experiment=needle_scaling", *cut, *words, env={PICTURES: "none"}
+    ).result()
     assert (code, err) == (0, ""), out
     (run,), _ = find_runs(tmp_path / "runs/needle_scaling")
-    assert (run.metrics.status, run.metrics.model, run.metrics.parameters) == ("ok", "resnet34", 1_346_228)
+    m = run.metrics
+    assert (m.status, m.model, m.data.split()[0], m.parameters) == ("ok", "resnet34", data, parameters)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 from bench import judge, load
 from bench.command import cli
 from bench.results.runfolder import Run, find_runs
-from bench.runner.script import script_plan
+from bench.runner.script import recorder, script_plan
 from bench.timeline import FILES
 from bench.validate.checks.determinism import unlike
 from ddp import Aborted, RunHandle
@@ -254,6 +255,10 @@ def test_a_loss_that_is_a_sum_is_warned_of(tmp_path: Path, reduction: str, warne
     assert made._recording is not None
     order = RecordOrder(made._recording, made._parts, made._job, made._mode, 1.0)
     assert (SUMMED in script_plan(order, str(tmp_path)).spec.warnings) == warned
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        recorder(order)
+    assert (SUMMED in [str(each.message) for each in caught]) == warned
 
 
 class OpensLate(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):

@@ -113,3 +113,12 @@ def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str], quiet: Cal
     assert sum(cause["seconds"] for cause in body["causes"]) == pytest.approx(body["rank_seconds"], rel=1e-9)
     assert body["samples"] == json.loads((folder / "metrics.json").read_text())["samples"]
     assert dispatch(["explain", str(tmp_path / "nothing")]) == Exit.USAGE
+    capsys.readouterr()
+    trace = tmp_path / "trace.json"
+    trace.write_text("{}", encoding="utf-8")
+    for path, remedy in (
+        (trace, f"predict RUN_FOLDER --steps {trace}"),
+        (folder / "timeline.json", f"explain {folder}"),
+    ):
+        assert dispatch(["explain", str(path)]) == Exit.USAGE
+        assert remedy in capsys.readouterr().err
