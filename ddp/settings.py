@@ -17,6 +17,12 @@ from ddp.core.policies import POLICIES, Policy
 from ddp.registries import missing
 from ddp.suggest import unknown
 
+MAX_WORLD = 64
+"""Maximum of the ranks of a run."""
+DEVICES = ("auto", "cpu", "cuda")
+"""Devices that a user can choose."""
+DAY_S = 86_400
+"""Maximum of a waiting time, in seconds."""
 MOST_EPOCHS, MOST_SAMPLES = 1_000_000, 10**9
 """Maximum of the epochs of a run and of the samples of a batch, so that every record can hold the run's samples."""
 HIGHEST_RATE = 1e6

@@ -13,7 +13,6 @@ from bench.base.exitcodes import Exit
 from bench.base.number_format import plural
 from bench.base.usage import UsageError, path_of, usage
 from bench.command.parser import Parser
-from bench.config.config_checks import DAY_S, MAX_WORLD
 from bench.results.lease import in_making
 from bench.results.runfolder import CONFIG, EVENTS, read_object, writer
 from ddp.backends import BACKENDS
@@ -24,6 +23,7 @@ from ddp.core.join_events import Joined, Offered
 from ddp.core.joining import OFFERED
 from ddp.process.codec import decode
 from ddp.regular_files import RECORDS, opened
+from ddp.settings import DAY_S, MAX_WORLD
 
 POLL_S = 0.05
 

@@ -35,7 +35,7 @@ from bench.command.run import Session
 from bench.command.summary import CellOutcome
 from bench.config.compose import compose
 from bench.config.config import Config, typed
-from bench.config.config_checks import MAX_WORLD, Machine
+from bench.config.config_checks import Machine
 from bench.config.flags import read
 from bench.config.launch_settings import LAUNCHERS, RaySettings, Settings, SlurmSettings
 from bench.config.spec import RunSpec
@@ -45,6 +45,7 @@ from bench.results.runfolder import FAILED, METRICS, find_runs, place, read_obje
 from bench.runner.submitted_cell import STOP, SWEEP, log_file, remove_key, result_file
 from ddp.engine.modes import engine_of
 from ddp.regular_files import content
+from ddp.settings import MAX_WORLD
 
 
 @dataclass

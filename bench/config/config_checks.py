@@ -22,7 +22,10 @@ from ddp.core.step_settings import NAMES as STEP
 from ddp.engine.modes import Mode, backend_of, engine_of
 from ddp.replica.task import Job
 from ddp.settings import (
+    DAY_S,
+    DEVICES,
     HIGHEST_RATE,
+    MAX_WORLD,
     MOST_EPOCHS,
     MOST_SAMPLES,
     check_reach,
@@ -38,10 +41,7 @@ from ddp.settings import (
 )
 from ddp.suggest import unknown
 
-MAX_WORLD = 64
 MAX_PROFILED = 100
-DEVICES = ("auto", "cpu", "cuda")
-DAY_S = 86_400
 LEAST_RATE = 1e-12
 """Least learning rate; a smaller one trains nothing."""
 

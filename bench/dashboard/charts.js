@@ -57,8 +57,9 @@ function ticks(low, high, count) {
 
 /** A chart that keeps its place; `draw` gives it new content. */
 class Chart {
-  constructor({ height = 210, format = number, x = "s" } = {}) {
-    Object.assign(this, { height, format, x, at: null, content: null });
+  /** format: of values in the legend; mark: of the numbers at the axis, if it is another; x: what the horizontal axis is. */
+  constructor({ height = 210, format = number, mark = null, x = "s" } = {}) {
+    Object.assign(this, { height, format, mark, x, at: null, content: null });
     this.legend = h("div", { class: "legend" });
     this.box = h("div", {});
     this.element = h("div", { class: "chart" }, this.legend, this.box);
@@ -98,7 +99,7 @@ class Chart {
     const svg = s("svg", { viewBox: `0 0 ${width} ${this.height}`, height: this.height, role: "img", "aria-label": `${unit ? `${unit}: ` : ""}${series.map((line) => line.name).join(", ")}, against ${AXES[this.x] || this.x}` },
       rows.map((y) => [
         s("line", { class: "grid", x1: room.left, x2: width - room.right, y1: py(y), y2: py(y) }),
-        s("text", { x: room.left - 6, y: py(y) + 4, "text-anchor": "end" }, this.format === metric ? number(y) : this.format(y)),
+        s("text", { x: room.left - 6, y: py(y) + 4, "text-anchor": "end" }, (this.mark || this.format)(y)),
       ]),
       unit ? s("text", { class: "unit", x: 2, y: 11 }, unit) : null,
       columns.map((x) => s("text", { x: px(x), y: this.height - 6, "text-anchor": "middle" }, number(x))),

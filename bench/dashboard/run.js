@@ -41,7 +41,7 @@ function pick(options, current, change) {
 class RunPage {
   constructor() {
     this.row = this.live = this.about = null;
-    this.loss = new Chart(); this.eval = new Chart(); this.work = new Chart(); this.scalars = new Chart();
+    this.loss = new Chart(); this.eval = new Chart({ format: metric, mark: number }); this.work = new Chart(); this.scalars = new Chart();
     this.anchor = new Chart(); this.apart = new Chart();
     this.parts = Object.fromEntries(["head", "faults", "ranks", "verdicts", "shares", "graph", "config"].map((name) => [name, h("div", {})]));
     const axis = pick({ s: "seconds", epochs: "epochs" }, () => choice.x, (x) => { choice.x = x; this.draw(); });
@@ -110,7 +110,6 @@ class RunPage {
     const test = byEpoch("test loss", (e) => e.eval_loss, { color: color(2), dash: "5 3" });
     this.loss.draw({ series: [...ranks.map((rank) => line(rank, "loss")), ...all, ...test], marks, unit: "loss", log: choice.log });
     this.evalTitle.textContent = `Evaluation: ${row.metric || "metric"} after each epoch`;
-    this.eval.format = metric;
     this.eval.draw({ series: [...byEpoch(row.metric || "metric", (e) => e.eval, { color: color(2) }),
       ...byEpoch(`training ${row.metric}`, (e) => e.scalars[row.metric], { color: color(0), dash: "5 3" })], marks, unit: row.metric || "metric", most: mostOf(row.metric) });
     const names = [...new Set(epochs.flatMap((e) => Object.keys(e.scalars)))].filter((name) => name !== row.metric).sort();

@@ -7,7 +7,7 @@ Knows nothing of tables and figures.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -52,6 +52,12 @@ def reachable(most: int, cores: int) -> tuple[list[int], list[int]]:
     """Return the two ends of the line that shows the limit of the cores: numbers of devices from `cores` to `most`, and
     the largest possible speed-up there, which is `cores` at both."""
     return [cores, most], [cores, cores]
+
+
+def spanned(ranks: Collection[int], sizes: Sequence[int]) -> list[int]:
+    """Return those of `sizes` that lie within the range of `ranks`: a line through a way of training has a gap at a number
+    of ranks that only other ways were trained on."""
+    return [size for size in sizes if min(ranks) <= size <= max(ranks)]
 
 
 def task_of(cell: Cell) -> Workload:

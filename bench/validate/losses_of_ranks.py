@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.validate.run_records import Records
+from ddp.core.averaging import stays_apart
 from ddp.core.events import Progress
 
 STRETCHES, FEWEST = 16, 12
@@ -53,8 +54,7 @@ def _come_together(known: Records) -> bool:
     for header in known.headers:
         config = header.spec.get("config")
         averaging = config.get("averaging") if isinstance(config, dict) else None
-        elastic = averaging.get("elastic") if isinstance(averaging, dict) else None
-        if elastic is not None and elastic < 1:
+        if isinstance(averaging, dict) and stays_apart(averaging.get("elastic")):
             return False
     return len(known.closed) >= ROUNDS or any(plan.in_step for plan in known.plans)
 

@@ -86,7 +86,7 @@ class Averaging:
     @property
     def apart(self) -> bool:
         """Whether replicas differ from the average after a round."""
-        return self.elastic is not None and self.elastic < 1
+        return stays_apart(self.elastic)
 
     def resolved(self) -> Averaging:
         """Return equivalent settings with every default filled in, so that settings with the same effect are equal."""
@@ -98,3 +98,8 @@ class Averaging:
     def weight(self, samples: int) -> float:
         """Return the weight of a contribution of `samples`, before division by the sum of all weights."""
         return float(samples) ** self.gamma if samples else 0.0
+
+
+def stays_apart(elastic: float | None) -> bool:
+    """Return whether replicas that move the fraction `elastic` of the way to the average still differ from it."""
+    return elastic is not None and elastic < 1

@@ -133,6 +133,11 @@ class EpochFold:
         self._stopped: defaultdict[int, float] = defaultdict(float)
         """Number of ranks -> total seconds of all earlier evaluations."""
 
+    @property
+    def present(self) -> int:
+        """Number of ranks that are ready or have joined and were not given up; at least 1."""
+        return max(len((self._ready.keys() | self._joined) - self._lost), 1)
+
     def add(self, record: Any) -> list[EpochFigures]:
         """Process a record; return the epochs that are complete with it."""
         if isinstance(record, Joined):
@@ -182,8 +187,7 @@ class EpochFold:
         return [self._give(min(self._epochs))] if len(self._epochs) > MOST_OPEN else []
 
     def _evaluated(self, event: Evaluated) -> list[EpochFigures]:
-        ranks = len((self._ready.keys() | self._joined) - self._lost)
-        self._evaluations.append(Evaluation(event.at, event.seconds, max(ranks, 1)))
+        self._evaluations.append(Evaluation(event.at, event.seconds, self.present))
         if len(self._evaluations) > RECENT:
             self._forget(event.at)
         if (sums := self._epochs.get(event.epoch)) is None:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ddp.replica.learning_rates import set_rates
 from ddp.replica.optimizers import members
 
 Gradients = list[Tensor | None]
@@ -59,8 +60,7 @@ class RepeatableSteps:
             for gradients, rates in self._steps:
                 for own, gradient in zip(self._parameters, gradients, strict=True):
                     own.grad = None if gradient is None else gradient.clone()
-                for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
-                    group["lr"] = rate
+                set_rates(self._optimizer, rates)
                 self._optimizer.step()
             return all(map(_same_bits, self._parameters, now))
 

@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 
 from ddp.graph.errors import GraphError
-from ddp.replica.learning_rates import ROUNDING, a_schedule, sound
+from ddp.replica.learning_rates import ROUNDING, a_schedule, in_ratio, own_rates, set_rates, sound
 from ddp.replica.lr_schedule import LRSchedule
 from ddp.settings import whole
 
@@ -45,10 +45,7 @@ class GraphRates:
     def steer(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         """Set the learning rates of these optimizers from now on."""
         self._optimizers = list(optimizers)
-        self._own = [
-            [sound("the learning rate of the optimizer", group["lr"]) for group in optimizer.param_groups]
-            for optimizer in optimizers
-        ]
+        self._own = [own_rates(optimizer) for optimizer in optimizers]
 
     @property
     def first(self) -> float:
@@ -60,15 +57,13 @@ class GraphRates:
         if self._factor is not None:
             factor = sound("the scheduler's factor", self._factor(min(seen / self._samples, 1.0)), ROUNDING)
             for optimizer, own in zip(self._optimizers, self._own, strict=True):
-                for group, lr in zip(optimizer.param_groups, own, strict=True):
-                    group["lr"] = lr * factor * self._scale
+                set_rates(optimizer, [lr * factor * self._scale for lr in own])
         elif self._rate is not None:
             self._set(sound("the scheduler's learning rate", self._rate(step)) * self._scale)
 
     def _set(self, rate: float) -> None:
         for optimizer, own in zip(self._optimizers, self._own, strict=True):
-            for group, lr in zip(optimizer.param_groups, own, strict=True):
-                group["lr"] = rate * (lr / own[0] if own[0] else 1.0)
+            set_rates(optimizer, in_ratio(rate, own))
 
     def fix(self, lr: float) -> None:
         """Set the learning rate to `lr`, and remove the schedule."""

@@ -170,20 +170,20 @@ def awaited_address(look: Callable[[], Known], patience_s: float) -> str:
 
 
 def reachable(
-    known: Known,
+    look: Callable[[], Known],
     port: int,
     patience_s: float,
     connect: Callable[[tuple[str, int], float], socket.socket] = socket.create_connection,
     here: Sequence[Interface] | None = None,
-    look: Callable[[], Known] | None = None,
 ) -> str:
-    """Return the first candidate that accepts a connection. Candidates are tried repeatedly, as rank 0 may not listen yet;
-    those in a network of this host come first among candidates of the same source. While a name has no address, `look`
-    collects candidates again. Raises Unreachable after `patience_s` seconds, or at once if there is nothing to try."""
+    """Return the first candidate of `look()` that accepts a connection. Candidates are tried repeatedly, as rank 0 may
+    not listen yet; those in a network of this host come first among candidates of the same source. While a name has no
+    address, `look` is called again. Raises Unreachable after `patience_s` seconds, or at once if there is nothing to
+    try."""
     here = interfaces() if here is None else here
-    looked, notes = time.monotonic(), dict[str, str]()
+    known, looked, notes = look(), time.monotonic(), dict[str, str]()
     until = looked + patience_s
-    while known.candidates or (known.unresolved and look is not None):
+    while known.candidates or known.unresolved:
         for candidate in sorted(known.candidates, key=lambda each: (_rank(each, known), not _near(each.address, here))):
             left = until - time.monotonic()
             if left <= 0:
@@ -197,7 +197,7 @@ def reachable(
         if time.monotonic() >= until:
             break
         time.sleep(min(0.2, max(until - time.monotonic(), 0.0)))
-        if look is not None and known.unresolved and time.monotonic() > looked + LOOK_S:
+        if known.unresolved and time.monotonic() > looked + LOOK_S:
             known, looked = look(), time.monotonic()
     tries = _told(known, list(notes.values()))
     waited = f"not reached within {patience_s:g} s" if known.candidates or known.unresolved else "not to be found"

@@ -91,7 +91,7 @@ def process_of(placement: Placement, environ: Mapping[str, str]) -> LaunchedProc
     attempt = f"machines/{own.restarts}"
     if own.launcher != TORCHRUN:
         look = partial(candidates, own, environ)
-        host = awaited_address(look, STORE_S) if own.rank == 0 else reachable(look(), port, STORE_S, look=look)
+        host = awaited_address(look, STORE_S) if own.rank == 0 else reachable(look, port, STORE_S)
         attempt = f"machines/{own.job}/{own.step}"
     store = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     return LaunchedProcess(

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,7 +29,7 @@ class Rates:
 
     def __init__(self, optimizer: torch.optim.Optimizer, schedule: Schedule, scale: float) -> None:
         self._optimizer = optimizer  # not the groups themselves: `load_state_dict` replaces them
-        self._own = [sound("the learning rate of the optimizer", group["lr"]) for group in optimizer.param_groups]
+        self._own = own_rates(optimizer)
         self._schedule, self._scale, self._rescaled = schedule, scale, False
         self._fixed: float | None = None
         self._factor = 1.0
@@ -65,16 +65,14 @@ class Rates:
     def apply(self, fraction: float) -> float:
         """Set the rates of all parameter groups; return the rate of the first."""
         rates = self._set = self._all(fraction)
-        for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate
+        set_rates(self._optimizer, rates)
         return rates[0]
 
     def _all(self, fraction: float) -> list[float]:
         if self._fixed is None:
             factor = self._scheduled(fraction) * self._scale * self._factor
             return [rate * factor for rate in self._own]
-        first = self._own[0]
-        return [self._fixed * self._factor * (rate / first if first else 1.0) for rate in self._own]
+        return in_ratio(self._fixed * self._factor, self._own)
 
     def _scheduled(self, fraction: float) -> float:
         given = self._schedule(fraction)
@@ -114,6 +112,23 @@ class Rates:
         if not callable(schedule):
             raise ValueError(f"a schedule is a function of the fraction of samples seen, not {schedule!r}")
         self._schedule, self._fixed, self._factor, self._follows = schedule, None, 1.0, True
+
+
+def own_rates(optimizer: torch.optim.Optimizer) -> list[float]:
+    """Return the learning rate of each parameter group. Raises ValueError for an invalid one."""
+    return [sound("the learning rate of the optimizer", group["lr"]) for group in optimizer.param_groups]
+
+
+def set_rates(optimizer: torch.optim.Optimizer, rates: Iterable[float]) -> None:
+    """Set the learning rate of each parameter group."""
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+
+
+def in_ratio(rate: float, own: Sequence[float]) -> list[float]:
+    """Return the rates of all parameter groups if the first trains with `rate`: the others keep the ratio of their `own`
+    rates to the first's; if that is 0, all get `rate`."""
+    return [rate * (each / own[0] if own[0] else 1.0) for each in own]
 
 
 def a_schedule(given: Any) -> Schedule:

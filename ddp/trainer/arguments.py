@@ -29,10 +29,7 @@ from ddp.trainer.mistakes import CALLS, check_function, refuse_keywords
 from ddp.trainer.state import CheckpointInfo
 from ddp.trainer.task import Parts, make_task
 
-MAX_WORLD = 64
-DAY_S = 86_400.0
 BACKEND = "nccl"
-DEVICES = ("auto", "cpu", "cuda")
 
 
 def gpus_for(device: str) -> int:
@@ -83,8 +80,8 @@ def world_size_of(size: int | None, gpus: int, device: str, way: Mode, started: 
     if device == "cuda" and not gpus:
         raise ValueError("device='cuda', but torch sees no CUDA device; use device='auto' or 'cpu'")
     if size is None:
-        return 1 if engine_of(way.engine).one_rank else min(max(gpus, 1), MAX_WORLD)
-    if not engine_of(way.engine).fits(checks.whole("world_size", size, 1, MAX_WORLD)):
+        return 1 if engine_of(way.engine).one_rank else min(max(gpus, 1), checks.MAX_WORLD)
+    if not engine_of(way.engine).fits(checks.whole("world_size", size, 1, checks.MAX_WORLD)):
         raise ValueError(f"world_size={size} with mode={way.name!r}, which has one rank: leave it out")
     if started is None:
         check_sharing(way.backend, device, gpus, size)

@@ -165,7 +165,7 @@ class Trainer:
     ) -> None:
         if (eval_step is None) != (eval_dataset is None):
             raise ValueError("eval_step and eval_dataset need each other: give both, or neither")
-        gpus = arguments.gpus_for(checks.known("device", device, arguments.DEVICES))
+        gpus = arguments.gpus_for(checks.known("device", device, checks.DEVICES))
         way = self._mode = arguments.mode_for(mode, policy, backend)
         party = self._party = launched.party()
         size = arguments.world_size_of(world_size, gpus, device, way, None if party is None else party.placement)
@@ -211,7 +211,7 @@ class Trainer:
             speeds=checks.emulated("speeds", speeds, size),
             lr_scale=1.0 + ratio * (size - 1),
             max_grad_norm=checks.norm_limit("max_grad_norm", max_grad_norm),
-            deadline_s=checks.number("deadline_s", deadline_s, 0.1, arguments.DAY_S),
+            deadline_s=checks.number("deadline_s", deadline_s, 0.1, checks.DAY_S),
             tolerate_loss=checks.flag("tolerate_loss", tolerate_loss),
             faults=checks.script(faults, size),
             keep_state=True,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from bench.base.drawing import Drawing
 from bench.base.panels import Panels
 from bench.base.style import put_title, styled
 from bench.report import write_report
-from bench.report.sections.speedup import SpeedupPoint, gapped
+from bench.report.scaling_series import spanned
 from tests.bench.streams import make_metrics, make_spec, write_run
 
 LONG = "Quality: resnet_graph on noisy_digits (samples 10780), recipe quick (batch 64, epochs 4)"
@@ -64,8 +63,5 @@ def test_ticks_of_samples_lie_beside_each_other(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_line_of_speed_breaks_where_a_number_of_ranks_was_not_trained() -> None:
-    one, four = (SpeedupPoint("nccl_sync", "nccl_sync", ranks, 3, 1.0, None) for ranks in (1, 4))
-    shown = gapped([one, four], [1, 2, 4, 8])
-    assert [point.ranks for point in shown] == [1, 2, 4]
-    assert math.isnan(shown[1].speedup)
-    assert gapped([one, four], [1, 4]) == [one, four]
+    assert spanned([1, 4], [1, 2, 4, 8]) == [1, 2, 4]
+    assert spanned([4, 2], [1, 2, 4, 8]) == [2, 4]

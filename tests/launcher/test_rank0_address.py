@@ -86,22 +86,23 @@ def test_addresses_are_tried_in_turn_until_rank_0_is_there() -> None:
     known = Known(
         (Candidate("10.0.0.1", "a"), Candidate("192.0.2.9", "b (192.0.2.9)"), Candidate("10.0.0.2", "b (10.0.0.2)"))
     )
-    assert reachable(known, 1, 5.0, connect, [ETH]) == "10.0.0.2"
+    assert reachable(lambda: known, 1, 5.0, connect, [ETH]) == "10.0.0.2"
     assert tries[:3] == ["10.0.0.1", "10.0.0.2", "192.0.2.9"]  # of one name, what is near comes first
 
 
 def test_nobody_there_is_said_within_the_limit_with_all_that_was_tried() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
+    known = Known((Candidate("127.0.0.1", "NodeAddr=127.0.0.1 of n1"),), ("the name n1: no",))
     began = time.monotonic()
     with pytest.raises(Unreachable) as late:
-        reachable(Known((Candidate("127.0.0.1", "NodeAddr=127.0.0.1 of n1"),), ("the name n1: no",)), port, 0.3)
+        reachable(lambda: known, port, 0.3)
     assert in_time(began, 10.0)
     said = str(late.value)
     assert "not reached within 0.3 s: the name n1: no; NodeAddr=127.0.0.1 of n1, port" in said
     assert "Connection refused" in said
     with pytest.raises(Unreachable, match="the launcher names no host"):
-        reachable(Known(()), port, 0.1)
+        reachable(lambda: Known(()), port, 0.1)
 
 
 def test_a_name_without_an_address_is_looked_up_again_until_it_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,12 +116,12 @@ def test_a_name_without_an_address_is_looked_up_again_until_it_has_one(monkeypat
         asked.append(candidates(named, {}, no_scheduler, answers[min(len(asked), 2)]))
         return asked[-1]
 
-    assert reachable(look(), 1, 60.0, lambda *_: socket.socket(), [ETH], look) == "10.0.0.2"
+    assert reachable(look, 1, 60.0, lambda *_: socket.socket(), [ETH]) == "10.0.0.2"
     assert len(asked) == 3
     never = candidates(named, {}, no_scheduler, deaf)
     began = time.monotonic()
     with pytest.raises(Unreachable, match=r"not reached within 0\.3 s: MASTER_ADDR=pod-0: Name or service not known"):
-        reachable(never, 1, 0.3, look=lambda: never)
+        reachable(lambda: never, 1, 0.3)
     assert time.monotonic() >= began + 0.3
 
 

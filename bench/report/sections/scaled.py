@@ -19,7 +19,7 @@ from bench.report.compare import Rival, rivals
 from bench.report.page import NONE, Page, listed, more, percent
 from bench.report.page_words import NAMES, RECOMMENDED, badges, difference, reason, standing, state
 from bench.report.scaling_advice import answers, lead, taken
-from bench.report.scaling_series import SHOWN, ScalingSeries, dashes, first, outside, reachable, way_of
+from bench.report.scaling_series import SHOWN, ScalingSeries, dashes, first, outside, reachable, spanned, way_of
 from bench.report.scaling_words import Studied, facts, known, speed, title
 from bench.report.sections.speedup import CORE_LIMIT, draw_core_limit, mark_sizes
 
@@ -184,7 +184,7 @@ def _plot(page: Page, axes: Axes, series: ScalingSeries, options: Sequence[Optio
         mine = [option for option in options if way_of(option.cell) == way]
         x, y = [option.cell.about.world_size for option in mine], [speed(option) for option in mine]
         there = dict(zip(x, y, strict=True))
-        line = [size for size in sizes if x[0] <= size <= x[-1]]  # breaks where others have a point and it has none
+        line = spanned(x, sizes)
         axes.plot(
             line,
             [there.get(size, math.nan) for size in line],

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import ArrayLike
 from bench.report.blocks import Picture
 from bench.report.compare import Rival
 from bench.report.page import SERIES, Page, percent, speeds, times
-from bench.report.scaling_series import dashes, reachable, way_of
+from bench.report.scaling_series import dashes, reachable, spanned, way_of
 
 CORE_LIMIT = "most that cores allow"
 MANY = 8
@@ -83,11 +84,11 @@ def draw(page: Page, rows: list[Rival], name: str, title: str, cores: int | None
     right.axhline(100, color="#333333", lw=1.2, ls=(0, (4, 2)))
     dash = dashes(ways)
     for place, (way, mode) in enumerate(ways.items()):
-        mine = sorted((p for p in points if p.way == way), key=lambda p: p.ranks)
-        whole = gapped(mine if mine[0].ranks == 1 else [SpeedupPoint(mode, way, 1, 0, 1.0, None), *mine], sizes)
+        mine = {1: SpeedupPoint(mode, way, 1, 0, 1.0, None), **{p.ranks: p for p in points if p.way == way}}
+        line = [mine.get(size, SpeedupPoint(mode, way, size, 0, math.nan, None)) for size in spanned(mine, sizes)]
         colour, marker = page.styles[mode]
-        x, y = np.array([p.ranks for p in whole]), np.array([p.speedup for p in whole])
-        error = np.array([p.spread or 0.0 for p in whole])
+        x, y = np.array([p.ranks for p in line]), np.array([p.speedup for p in line])
+        error = np.array([p.spread or 0.0 for p in line])
         aside = 0.012 * (sizes[-1] - 1) * (place - len(ways) / 2) * (x > 1)  # so that error bars show
         look: dict[str, Any] = {"color": colour, "marker": marker, "ls": dash[way], "ms": 5.0, "capsize": 2.5}
         left.errorbar(x + aside, y, error, label=way, **look)
@@ -108,15 +109,6 @@ def draw(page: Page, rows: list[Rival], name: str, title: str, cores: int | None
     alt = f"Speed-up over one rank and its share of the ideal, by mode, on {', '.join(map(str, sizes))} ranks: {title}"
     alt += f". Grey: more ranks than the {cores} cores, where 100 % is out of reach" if limited else ""
     return page.figure(figure, name, [_data(point) for point in points], title, alt)
-
-
-def gapped(points: Sequence[SpeedupPoint], sizes: Sequence[int]) -> list[SpeedupPoint]:
-    """Return the points of a way of training ordered by number of ranks. For `sizes` within their range that have no
-    point, a nan is added, so that the line has a gap there."""
-    first, last = points[0], points[-1]
-    missing = {size for size in sizes if first.ranks < size < last.ranks} - {point.ranks for point in points}
-    holes = [replace(first, ranks=size, n=0, speedup=float("nan"), spread=None) for size in missing]
-    return sorted([*points, *holes], key=lambda point: point.ranks)
 
 
 def mark_sizes(axes: Axes, sizes: Sequence[int]) -> None:

@@ -245,8 +245,7 @@ def _enter(stream: RunRecords, record: Record, now: float) -> None:
         case Finished():
             stream.finished[record.rank] = record
         case Evaluated():
-            ranks = (stream.ready.keys() | {each.rank for each in stream.of(Joined)}) - stream.drops.keys()
-            stream.evaluations.append(Evaluation(record.at, record.seconds, max(len(ranks), 1)))
+            stream.evaluations.append(Evaluation(record.at, record.seconds, stream.figures.epochs.present))
         case Joined():
             stream.drops.pop(record.rank, None)
             stream.trouble.append((now, record))
