@@ -23,6 +23,16 @@ KINDS = {
     "corrupt checkpoint": "a part of a checkpoint is not what was written",
     "coordinator killed": "the coordinator's process is killed",
 }
+INJECTED = {
+    "crash": "crash",
+    "stop": "stall",
+    "pause": "pause",
+    "raise": "raise",
+    "slow": "slow",
+    "lost message": "lose",
+    "disk full": "full",
+}
+"""Kind -> the fault that a rank is given, in virtual time as in processes."""
 PHASES = {
     "start": "before the rank is ready",
     "first window": "in its first step",
@@ -65,6 +75,12 @@ class FaultCell:
 
     def __str__(self) -> str:
         return f"{self.mode}/{self.kind}/{self.phase}/{self.ranks}"
+
+
+def injected(pause_s: float, slow: float) -> dict[str, tuple[str, float]]:
+    """Return kind -> (fault, its value). `pause_s`: seconds of a pause; `slow`: factor on the time of slow steps."""
+    values = {"pause": pause_s, "slow": slow}
+    return {kind: (fault, values.get(kind, 0.0)) for kind, fault in INJECTED.items()}
 
 
 def cells(modes: Iterable[str]) -> list[FaultCell]:

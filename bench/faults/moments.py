@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.faults.meaning import FaultCell
+from bench.faults.meaning import FaultCell, injected
 from bench.faults.modes import FaultMode
 from ddp.core.commands import Stop
 from ddp.sim import Simulation
@@ -23,15 +23,7 @@ SLICES = {
     "checkpoint": "checkpoint",
 }
 """Phase -> kind of the slice during which the fault comes."""
-FAULTS = {
-    "crash": ("crash", 0.0),
-    "stop": ("stall", 0.0),
-    "pause": ("pause", PAUSE_S),
-    "raise": ("raise", 0.0),
-    "slow": ("slow", SLOW),
-    "lost message": ("lose", 0.0),
-    "disk full": ("full", 0.0),
-}
+FAULTS = injected(PAUSE_S, SLOW)
 """Kind -> (fault of the simulation, its value)."""
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from bench.faults import exercise
-from bench.faults.meaning import PROCESSES, WHOLE, FaultCell, FaultOutcome, chosen, documented
+from bench.faults.meaning import PROCESSES, WHOLE, FaultCell, FaultOutcome, chosen, documented, injected
 from bench.faults.modes import MODES
 from bench.faults.outcome import FaultResult, Timed, full_strength, missing, noticed, outcome, went_on
 from bench.faults.process_proofs import PAUSE_S, SLOW, note_of, proof
@@ -37,14 +37,7 @@ EPOCHS, SHORT = 16, 6
 LIMIT_S = 300
 LATER = 60
 """Steps of a rank after which checkpoints exist to resume from."""
-INJECTED = {
-    "crash": ("crash", 0.0),
-    "stop": ("stall", 0.0),
-    "pause": ("pause", PAUSE_S),
-    "raise": ("raise", 0.0),
-    "slow": ("slow", SLOW),
-    "lost message": ("lose", 0.0),
-    "disk full": ("full", 0.0),
+FAULTS = injected(PAUSE_S, SLOW) | {
     "corrupt checkpoint": ("raise", 0.0),
     "coordinator killed": ("coordinator", 0.0),
 }
@@ -75,7 +68,7 @@ def hit_by(cell: FaultCell, size: int) -> tuple[int, ...]:
 
 def job_of(cell: FaultCell, size: int, folder: Path) -> Job:
     """Return the job of a cell, and make its scratch folder."""
-    mode, (kind, value) = MODES[cell.mode], INJECTED[cell.kind]
+    mode, (kind, value) = MODES[cell.mode], FAULTS[cell.kind]
     phase, after = cell.phase, 0
     later = LATER * (size if mode.one_rank else 1)  # the same number of epochs
     if _kills_all(cell):

@@ -35,9 +35,10 @@ def begin(cohort: CoordinatorState, plan: Plan, at: float, turn: bool) -> tuple[
     return replace(cohort, savings=(*cohort.savings, saving), saves=cohort.saves + 1), orders
 
 
-def due(settings: Checkpointing | None, mark: Mark, last: Mark, epochs: int) -> str:
+def due(settings: Checkpointing | None, mark: Mark, last: Mark, epochs: int, soon: bool = False) -> str:
     """Return why a checkpoint is due at `mark`, given the `last` one; empty: none is due. None is due at the end of a
-    run."""
+    run. `soon`: the run is about to be ended from outside."""
+    settings = hastened(settings) if soon else settings
     if settings is None or mark.epochs == epochs:
         return ""
     if not settings.due(mark.epochs - last.epochs, mark.averages - last.averages, mark.at - last.at):

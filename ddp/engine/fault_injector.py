@@ -83,12 +83,8 @@ class FaultInjector:
             with self._notes.open("a") as notes:
                 notes.write(f"{fault}\n")
         match fault.kind:
-            case "crash":
-                os.kill(os.getpid(), signal.SIGKILL)
-            case "stall":
-                os.kill(os.getpid(), signal.SIGSTOP)
-            case "raise":
-                raise RuntimeError(f"the fault script says so: {fault}")
+            case "crash" | "stall" | "raise":
+                strike(fault.kind, f"the fault script says so: {fault}")
             case "lose":
                 self._lose()
             case "flip":
@@ -107,3 +103,14 @@ class FaultInjector:
                 self._slowdown.slow_link(fault.value)
             case "heal":
                 self._slowdown.heal()
+
+
+def strike(kind: str, why: str) -> None:
+    """Kill (`crash`) or stop (`stall`) this process, or raise a RuntimeError that says `why` (`raise`)."""
+    match kind:
+        case "crash":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "stall":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        case "raise":
+            raise RuntimeError(why)

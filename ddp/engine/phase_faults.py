@@ -17,6 +17,7 @@ from ddp.backends import BACKENDS, SyncKind
 from ddp.core.commands import Average, Evaluate, Save, Stop
 from ddp.core.faults import PhaseFault
 from ddp.core.worker import Action, Step
+from ddp.engine.fault_injector import strike
 from ddp.engine.loop import TrainingLoop
 from ddp.process.clock import now
 from ddp.replica.task import Job
@@ -80,12 +81,8 @@ class PhaseInjector:
             return
         self._note()
         match fault.kind:
-            case "crash":
-                os.kill(os.getpid(), signal.SIGKILL)
-            case "stall":
-                os.kill(os.getpid(), signal.SIGSTOP)
-            case "raise":
-                raise RuntimeError(f"the matrix of faults says so, in phase {fault.phase}")
+            case "crash" | "stall" | "raise":
+                strike(fault.kind, f"the matrix of faults says so, in phase {fault.phase}")
             case "slow":
                 self._slow(fault.value)
             case "lose":

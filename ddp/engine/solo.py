@@ -140,11 +140,10 @@ class _Saver:
 
     def at(self, seen: int, soon: bool) -> None:
         """Save a checkpoint if it is due, or if the run ends `soon`."""
-        mark, settings = self._mark(seen), self._job.checkpoints
+        mark = self._mark(seen)
         if soon:
             self._emit(Ending(now()), now())
-            settings = checkpoint_schedule.hastened(settings)
-        reason = checkpoint_schedule.due(settings, mark, self._last, self._job.epochs)
+        reason = checkpoint_schedule.due(self._job.checkpoints, mark, self._last, self._job.epochs, soon)
         if not reason:
             return
         ledgers = checkpoint_schedule.begun(self._samples, seen)

@@ -247,11 +247,10 @@ class _Engine:
         return Mark(now(), self._seen // self._samples, self._seq)
 
     def _save_if_due(self, soon: bool) -> None:
-        mark, settings = self._mark(), self._job.checkpoints
+        mark = self._mark()
         if soon:
             self._emit(Ending(now()), now())
-            settings = checkpoint_schedule.hastened(settings)
-        reason = checkpoint_schedule.due(settings, mark, self._saved, self._job.epochs)
+        reason = checkpoint_schedule.due(self._job.checkpoints, mark, self._saved, self._job.epochs, soon)
         if not reason:
             return
         ledgers, self._free = checkpoint_schedule.begun(self._samples, self._seen), None

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.faults import moments, processes
 from bench.faults.meaning import (
     KINDS,
     PHASES,
@@ -23,9 +24,9 @@ from bench.faults.meaning import (
     meaningless,
 )
 from bench.faults.modes import MODES, twin
-from bench.faults.moments import FAULTS, SLICES
+from bench.faults.moments import SLICES
 from bench.faults.process_proofs import PAUSE_S, proof
-from bench.faults.processes import INJECTED, hit_by
+from bench.faults.processes import hit_by
 from ddp.backends import BACKENDS
 from ddp.core import faults
 from ddp.core.events import Alive, Merged, Progress
@@ -45,7 +46,7 @@ def test_cells_with_a_meaning_are_played_and_documented(mode: str, world: str) -
     for cell in with_meaning:
         assert documented(cell)
         assert cell.phase in SLICES or cell.phase in ("start", "end")
-        assert cell.kind in (FAULTS if world == VIRTUAL else INJECTED) or cell.kind == "slow link"
+        assert cell.kind in (moments if world == VIRTUAL else processes).FAULTS or cell.kind == "slow link"
     facts, counts = MODES[mode], Counter(cell.kind for cell in with_meaning)
     if facts.one_process:
         assert bool(with_meaning) == (world == PROCESSES)
