@@ -118,13 +118,14 @@ def settle(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tuple
 
 
 def _resume(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tuple[Output, ...]]:
-    """Divide the rest of the epoch among the survivors, which hold the same state."""
+    """Divide the rest of the epoch among the survivors, which hold the same state. If the end was announced, they save a
+    checkpoint first."""
     _, chunk = cohort.shares[0]
     cohort, lines = settle(cohort, at)
     cohort, joins = _regroup(cohort, "ranks that exchange gradients", void=True)
     first = cohort.samples - chunk.epoch * cohort.world.samples
     orders: tuple[Train, ...] = ()
-    if first < chunk.stop:
+    if first < chunk.stop and cohort.ending is None:
         cohort, orders = split(cohort, chunk.epoch, first, chunk.stop)
     return cohort, (*lines, *joins, *orders)
 

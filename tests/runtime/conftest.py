@@ -53,15 +53,16 @@ Play = Callable[..., Played]
 
 @pytest.fixture
 def play(tmp_path_factory: pytest.TempPathFactory) -> Play:
-    """Run a job: policy and backend by name, other fields of Job as keywords."""
+    """Run a job: policy and backend by name, other fields of Job as keywords. `records`: a list for the records of a run
+    that does not end."""
 
     def run(policy: str, backend: str, task: Callable[[], Task] = toy.task, **fields: Any) -> Played:
         options = fields.pop("options", {})
         defaults: dict[str, Any] = {"epochs": 2, "batch_size": 8, "seed": 3, "world_size": 2, "deadline_s": 30.0}
         defaults |= {"keep_state": True, "scratch": tmp_path_factory.mktemp("scratch")}
-        engine = fields.pop("engine", elche)
+        engine, records = fields.pop("engine", elche), fields.pop("records", [])
         job = Job(task=task, policy=POLICIES[policy](**options), backend=backend, **{**defaults, **fields})
-        played = Played(job, [])
+        played = Played(job, records)
 
         def emit(record: Any, at: float) -> None:
             played.records.append(record)

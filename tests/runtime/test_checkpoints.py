@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,16 @@ import pytest
 
 from ddp.backends import paired_backends
 from ddp.comm.heartbeat import Heartbeat
+from ddp.core import shared_grants
 from ddp.core.averaging import Averaging
 from ddp.core.checkpoint_settings import Checkpointing
-from ddp.core.commands import CoordinatorCheckpoint, Publish
+from ddp.core.commands import CoordinatorCheckpoint, Drop, Publish, Shorten
 from ddp.core.events import Finished, Merged, Saved
 from ddp.core.faults import parse
 from ddp.core.policies import POLICIES
 from ddp.engine import rank
 from ddp.engine.loop import TrainingLoop
+from ddp.process import termination
 from tests.runtime import toy
 from tests.runtime.conftest import Play, Played, spying
 from tests.slow import few, slow
@@ -114,6 +117,37 @@ def test_what_averaging_keeps_from_round_to_round_is_kept(play, tmp_path, backen
     )
     for place in kept(tmp_path / "kept"):
         assert play_on(play, whole, place).digests == whole.digests
+
+
+@pytest.mark.parametrize("early", [0, 1, 4], ids=["together", "just after", "between order and end"])
+@pytest.mark.parametrize("restarts", [0, None])
+def test_a_rank_lost_when_the_end_is_announced_costs_no_checkpoint(play, tmp_path, monkeypatch, early, restarts):
+    """The exchange breaks before, or after, the grants are cut for it. What goes on from it trains the rest once."""
+    lost_at, samples, records = 12, 2000, []
+    train = TrainingLoop.train
+
+    def told(loop: TrainingLoop, step: Any) -> None:
+        if loop.rank == 0 and loop.total_steps == lost_at - early and not kept(tmp_path / "kept"):
+            termination.announce()
+        train(loop, step)
+
+    monkeypatch.setattr(TrainingLoop, "train", told)
+    monkeypatch.setattr(shared_grants, "WATCH_S", 0.0)
+    every = {"checkpoints": Checkpointing(1, "epochs", 1e6), "checkpoint_folder": tmp_path / "kept"}
+    job = {"task": partial(toy.task, samples=samples), "world_size": 3, "epochs": 1, **every}
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            play("sync", "nccl", faults=(parse(f"1@{lost_at}:raise"),), restarts=restarts, records=records, **job)
+    finally:
+        termination.withdraw()
+    assert [record.rank for record in records if isinstance(record, Drop)] == [1]
+    assert sum(isinstance(record, Shorten) for record in records) in ((2, 3) if early == 4 else (0, 2, 3))
+    done = merged(records)
+    (place,) = kept(tmp_path / "kept")
+    rest = play("sync", "nccl", resume=place, **job)
+    assert 12 * 24 <= done.total() < samples
+    assert set((done + merged(rest.records)).values()) == {1}
+    assert (done + merged(rest.records)).total() == samples
 
 
 def test_books_tell_how_far_the_model_is():

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ddp.core.checkpoint_settings import Checkpointing
@@ -186,6 +187,56 @@ def test_an_end_announced_in_a_pause_is_far_enough_ahead(step_s: float, latency_
     with pytest.raises(StopIteration):
         run.run()
     assert run.records[-1][0] < 5 + 4
+
+
+@settings(max_examples=examples(90), deadline=None)
+@given(
+    size=st.integers(2, 4),
+    step_s=st.sampled_from([0.003, 0.05, 0.9]),
+    latency_s=st.sampled_from([0.002, 0.04]),
+    kind=st.sampled_from(["crash", "stall"]),
+    told_at=st.floats(1.3, 3.0),
+    delay=st.floats(-1.2, 1.0),
+    notice_s=st.sampled_from([0.0, 0.3, 0.4]),
+    restarts=st.sampled_from([0, None]),
+    torn=st.integers(0, 15),
+)
+@example(size=3, step_s=0.9, latency_s=0.04, kind="stall", told_at=2.1, delay=1.0, notice_s=0.0, restarts=0, torn=0)
+def test_a_rank_that_is_lost_at_the_same_moment_costs_no_checkpoint(
+    size: int,
+    step_s: float,
+    latency_s: float,
+    kind: str,
+    told_at: float,
+    delay: float,
+    notice_s: float,
+    restarts: int | None,
+    torn: int,
+) -> None:
+    """The others find out, meet again and save at once: no order that ends a grant reaches a rank too late, and the rest is
+    trained once."""
+    samples = min(int(60 / step_s), 3000) * size
+    world = World(
+        size, samples, 1, 1, blocking=True, in_step=True, deadline_s=5.0, tolerate_loss=True, restarts=restarts,
+        checkpoints=Checkpointing(1, "epochs", 1e6),
+    )  # fmt: skip
+    costs = Costs(lambda rank, step: step_s * (1 + 0.1 * rank), latency_s=latency_s, wire_s=0.001, report_s=0.02)
+    costs = replace(costs, notice_s=notice_s)
+    policy = POLICIES["sync"]()
+    run = Simulation(policy, world, costs, watch=_until_published, torn=lambda rank: bool(torn >> rank & 1))
+    run.later(told_at, run._coordinate, Ending(0.0))
+    run.later(told_at + delay, run.befall, size - 1, kind)
+    with pytest.raises(StopIteration):
+        run.run()
+    at, order = run.records[-1]
+    assert told_at < at < told_at + 10
+    before = merged(run.records)
+    assert before.total() == order.coordinator.samples
+    rest = Simulation(policy, world, costs)
+    rest.coordinator = Coordinator.start(policy, world, 0.0, order.coordinator)
+    both = before + merged(rest.run().records)
+    assert both.total() == samples
+    assert set(both.values()) == {1}
 
 
 def _until_published(run: Simulation) -> None:
