@@ -1,13 +1,29 @@
-"""Writes measured tables into documents. Each stands between the marks `<!-- name -->` and `<!-- /name -->` and is
-never edited by hand."""
+"""Writes measured tables and pictures into documents. A table stands between the marks `<!-- name -->` and
+`<!-- /name -->` and is never edited by hand. A picture may have a dark twin, which a dark page shows."""
 
 from __future__ import annotations
 
 import re
+from html import escape
 from pathlib import Path
+from typing import TypeVar
 
-NEWLINE = "\n"
+NEWLINE, QUOTE = "\n", '"'
 DOCS = Path(__file__).resolve().parents[1] / "docs"
+Address = TypeVar("Address", str, Path)
+
+
+def dark_twin(picture: Address) -> Address:
+    """Return the place of what a dark page shows instead of a picture."""
+    if isinstance(picture, Path):
+        return picture.with_name(dark_twin(picture.name))
+    return f"{picture.removesuffix('.png').removesuffix('-light')}-dark.png"
+
+
+def themed_picture(words: str, picture: str) -> str:
+    """Return a picture and its dark twin as GitHub shows them, by the theme of the reader; `words` in place of both."""
+    dark = f'<source media="(prefers-color-scheme:dark)" srcset="{dark_twin(picture)}">'
+    return f'<picture>{dark}<img src="{picture}" alt="{escape(words, quote=False).replace(QUOTE, "&quot;")}"></picture>'
 
 
 def put(document: str, **tables: str) -> None:

@@ -31,12 +31,12 @@ from bench.results.runfolder import Run, find_runs
 from bench.results.schema import Metrics
 from bench.validate import judge_cells
 from bench.validate.verdict import Verdict
-from benchmarks.documents import DOCS
+from benchmarks.documents import DOCS, dark_twin
 
 RECORD = DOCS / "readme" / "page.json"
 PICTURE = DOCS / "images" / "page-one.png"
-DARK = PICTURE.with_name("page-one-dark.png")
-"""The same for a dark page, where whoever shows it can switch."""
+DARK = dark_twin(PICTURE)
+"""The same for a dark page."""
 SIZE = (1400, 900)
 """Pixels of the window; the picture has what it shows beside the contents."""
 FIGURES = "figures"

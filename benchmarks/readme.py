@@ -23,21 +23,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
+from matplotlib.figure import Figure
 from rich.console import Console
 
 from bench.base.exitcodes import Exit
 from bench.base.paths import BASELINES
-from bench.base.style import styled
+from bench.base.style import save_picture, styled
 from bench.base.writing import write_text
 from bench.command.run_lines import disturbance
 from bench.command.summary import CellOutcome, Summary, show_run
-from bench.report.page import Page
+from bench.report.blocks import Picture
+from bench.report.page import Page, Table
 from bench.report.sections import breakdown
 from bench.results.cells import cells
 from bench.results.runfolder import METRICS, Run, find_runs
 from bench.results.schema import Metrics
 from benchmarks import page_one
-from benchmarks.documents import DOCS, put
+from benchmarks.documents import DOCS, dark_twin, put, themed_picture
 
 ROOT = DOCS.parent
 RECORD = DOCS / "readme"
@@ -116,19 +118,29 @@ def claim(sweep: Sequence[Metrics]) -> str:
     return textwrap.fill(text, 125)
 
 
+class ThemedPage(Page):
+    """A page that keeps its figures for dark pages too."""
+
+    def figure(self, figure: Figure, name: str, data: Table, title: str, alt: str) -> Picture:
+        """Write the figure as `Page` does, and its dark twin beside it."""
+        picture = super().figure(figure, name, data, title, alt)
+        save_picture(figure, self.out / dark_twin(f"{name}.png"), dark=True)
+        return picture
+
+
 def picture(sweep: Sequence[Metrics], folder: Path) -> Path:
-    """Draw the report's picture of where the time went into `folder`; its file."""
+    """Draw the report's picture of where the time went into `folder`, its dark twin beside it; return its file."""
     runs = [Run(folder / m.mode / m.run_id, m) for m in sweep]
     with styled():
-        breakdown.section(Page(folder, folder, tuple(cells(runs)), (), ()))
-    (made,) = folder.glob("breakdown-*.png")
+        breakdown.section(ThemedPage(folder, folder, tuple(cells(runs)), (), ()))
+    (made,) = (each for each in folder.glob("breakdown-*.png") if dark_twin(each).is_file())
     return made
 
 
 def front(folder: Path) -> str:
     """Return the picture of page one, with the answer as its text; files go into `folder`."""
     shown = page_one.blocks(folder)
-    picture = f"![{page_one.sentence(shown)}]({page_one.PICTURE.relative_to(ROOT)})"
+    picture = themed_picture(page_one.sentence(shown), str(page_one.PICTURE.relative_to(ROOT)))
     results, _ = page_one.recorded()
     busy = sum(disturbance(metrics) is not None for metrics in results)
     note = f"\n\n*Other programs used the processor during {busy} of these {len(results)} runs: intervals are wide.*"
@@ -140,7 +152,9 @@ def write() -> None:
     run, sweep = recorded()
     with tempfile.TemporaryDirectory() as folder:
         put("../README.md", page=front(Path(folder)), run=ending(run), unequal=claim(sweep))
-        shutil.copyfile(picture(sweep, Path(folder)), PICTURE)
+        made = picture(sweep, Path(folder))
+        shutil.copyfile(made, PICTURE)
+        shutil.copyfile(dark_twin(made), dark_twin(PICTURE))
 
 
 def lessons(folder: Path) -> dict[str, str]:

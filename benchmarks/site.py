@@ -15,13 +15,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
-from benchmarks.documents import DOCS
+from benchmarks.documents import DOCS, dark_twin
 
 ROOT = DOCS.parent
 CONFIG = ROOT / "mkdocs.yml"
@@ -30,7 +31,7 @@ KINDS = {"tutorial": "Tutorial", "how-to": "How to", "reference": "Reference", "
 REPORTS = {"example": "Many modes", "scaling": "Scaling"}
 PACKAGES = ("ddp", "bench", "ddp.data", "ddp.parallel")
 """What users import; their `__all__` is in the reference."""
-_PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)\s]+\.png)\)")
+_THEMED = re.compile(r'<picture>.*?<img src="([^"]+)" alt="([^"]*)"></picture>')
 _LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 _ELSEWHERE = re.compile(r"(?i)(?:url\(|@import)\s*['\"]?\s*((?:https?:)?//[^'\")\s]+)")
 
@@ -40,7 +41,7 @@ def assemble(folder: Path) -> list[Any]:
     shutil.copytree(DOCS, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("readme"))
     (folder / "index.md").write_text(at_home((ROOT / "README.md").read_text(encoding="utf-8")), encoding="utf-8")
     for page in folder.rglob("*.md"):
-        page.write_text(to_reports(page.read_text(encoding="utf-8")), encoding="utf-8")
+        page.write_text(to_reports(switched(page.read_text(encoding="utf-8"))), encoding="utf-8")
     for name in REPORTS:
         place = folder / "reports" / name
         place.mkdir(parents=True)
@@ -64,20 +65,18 @@ def _ordered(folder: Path) -> list[Path]:
 
 
 def at_home(text: str) -> str:
-    """Return README.md as the first page: its documents lie beside it, and a picture that has a dark one beside it is
-    shown on light pages alone."""
-    text = _LINK.sub(lambda match: f"{match[1]}{match[2].removeprefix('docs/')}{match[3]}", text)
-    return _PICTURE.sub(lambda match: match[0] if not _dark(match[2]) else _switched(match[1], match[2]), text)
+    """Return README.md as the first page: its documents lie beside it."""
+    return _LINK.sub(lambda match: f"{match[1]}{match[2].removeprefix('docs/')}{match[3]}", switched(text, "docs/"))
 
 
-def _dark(picture: str) -> str:
-    """Return the picture that stands for this one on a dark page; empty: there is none."""
-    dark = f"{picture.removesuffix('.png')}-dark.png"
-    return dark if (DOCS / dark).is_file() else ""
+def switched(text: str, folder: str = "") -> str:
+    """Replace pictures that follow the reader's theme by two: the site has a switch, by which it shows one of them."""
 
+    def both(match: re.Match[str]) -> str:
+        words, light = unescape(match[2]), match[1].removeprefix(folder)
+        return f"![{words}]({light}#only-light)\n![{words}]({dark_twin(light)}#only-dark)"
 
-def _switched(words: str, picture: str) -> str:
-    return f"![{words}]({picture}#only-light)\n![{words}]({_dark(picture)}#only-dark)"
+    return _THEMED.sub(both, text)
 
 
 def to_reports(text: str) -> str:

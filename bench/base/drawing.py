@@ -14,10 +14,12 @@ import numpy as np
 from matplotlib.backend_bases import FigureCanvasBase, RendererBase
 from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.backends.backend_svg import RendererSVG
+from matplotlib.colors import to_rgba
 from matplotlib.path import Path
 from matplotlib.transforms import Affine2D
 from PIL import Image
 
+from bench.base.dark_pixels import PAPER, DarkPixels
 from bench.base.mode_styles import PALETTE
 from bench.base.panels import Panels, panels
 
@@ -115,26 +117,26 @@ class _Points(RendererAgg):
 class _Canvas(FigureCanvasBase):
     """What a figure needs to measure its texts."""
 
-    renderer: _Both | _Points | None = None
+    renderer: _Both | _Points | DarkPixels | None = None
 
-    def get_renderer(self) -> _Both | _Points | None:
+    def get_renderer(self) -> _Both | _Points | DarkPixels | None:
         return self.renderer
 
 
-def pixels(figure: Figure, dpi: float) -> bytes:
-    """Return the figure as a PNG only, which takes two thirds of the time."""
-    canvas, renderer = _laid_out(figure, dpi, _Points)
+def pixels(figure: Figure, dpi: float, dark: bool = False) -> bytes:
+    """Return the figure as a PNG only, which takes two thirds of the time; `dark`: for a dark page."""
+    canvas, renderer = _laid_out(figure, dpi, DarkPixels if dark else _Points)
     canvas.renderer = None
     return _png(np.asarray(renderer.points.buffer_rgba()))
 
 
-def _laid_out(figure: Figure, dpi: float, kind: type[_Both | _Points]) -> tuple[_Canvas, Any]:
+def _laid_out(figure: Figure, dpi: float, kind: type[_Both | _Points | DarkPixels]) -> tuple[_Canvas, Any]:
     """Draw the figure; return its canvas and the renderer."""
     canvas = _Canvas(figure)
     figure.set_dpi(dpi)
     width, height = figure.bbox.size
     renderer = canvas.renderer = kind(float(width), float(height), dpi)
-    _paper(renderer.points, width, height)
+    _paper(renderer.points, width, height, PAPER if kind is DarkPixels else "#ffffff")
     for patch in (figure.patch, *(axes.patch for axes in figure.axes)):
         patch.set_visible(False)  # transparent: vectors have the page's background
     figure.draw(renderer)
@@ -150,10 +152,10 @@ def drawn(figure: Figure, name: str, dpi: float) -> Drawing:
     return drawing
 
 
-def _paper(points: Any, width: float, height: float) -> None:
+def _paper(points: Any, width: float, height: float, colour: str) -> None:
     gc = points.new_gc()
     gc.set_linewidth(0)
-    points.draw_path(gc, Path.unit_rectangle(), Affine2D().scale(width, height), (1.0, 1.0, 1.0, 1.0))
+    points.draw_path(gc, Path.unit_rectangle(), Affine2D().scale(width, height), to_rgba(colour))
 
 
 def _png(pixels: Any) -> bytes:

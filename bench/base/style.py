@@ -111,10 +111,10 @@ def _texts(axes: Axes) -> list[Text]:
     return [axes.title, axes.xaxis.label, axes.yaxis.label, *axes.texts, *(legend.get_texts() if legend else ())]
 
 
-def save_picture(figure: Figure, path: Path) -> None:
-    """Write a PNG with the same bytes as `save`, if the vectors are not needed."""
+def save_picture(figure: Figure, path: Path, dark: bool = False) -> None:
+    """Write a PNG with the same bytes as `save`, if the vectors are not needed; `dark`: in the colours of a dark page."""
     _leave_room(figure)
-    write_bytes(path, pixels(figure, SETTINGS["savefig.dpi"]))
+    write_bytes(path, pixels(figure, SETTINGS["savefig.dpi"], dark))
 
 
 def save(figure: Figure, path: Path) -> Drawing:

@@ -123,7 +123,8 @@ def _block(block: Block, folder: Path) -> str:
         case Bullets(items):
             return f"<ul>{''.join(f'<li>{inline(item)}</li>' for item in items)}</ul>"
         case Code(text):
-            return f'<pre tabindex="0"><code>{escape(text)}</code></pre>'
+            commands = "".join(f"<code>{escape(line)}</code>" for line in text.splitlines())
+            return f'<pre tabindex="0">{commands}</pre>'
         case Picture():
             return _picture(block, folder)
         case TableBlock():

@@ -15,9 +15,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from bench.base.style import put_title
-from bench.report.labels import DIGIT, LETTER, LINE, SIZE, along
+from bench.report.free_places import Place, Rectangle, Track, free_place
+from bench.report.labels import DIGIT, LETTER, LINE, SIZE
 
-Place = tuple[float, float]
+NARROW = ".,"
+"""Signs of half a digit's width."""
 NEAR = 5
 """Ratio of highest to lowest value below which a logarithmic axis is marked evenly."""
 TICKS = 5
@@ -25,8 +27,6 @@ TICKS = 5
 COLUMNS, PITCH, PLANE, CORNER = 4, (2.28, 1.72), (1.72, 1.0), (0.46, 0.38)
 """Most plots in a row; then in inches, horizontal and vertical: the size of a plot with its text, the size of its
 plane, and the distance from its lower left corner to that of the plane."""
-STEPS, PARTS = 12, 4
-"""Most places of a line that words avoid, and steps between two of them."""
 
 
 class PlotScale(NamedTuple):
@@ -94,42 +94,27 @@ def grid(title: str, count: int) -> tuple[Figure, list[Axes]]:
     return figure, [figure.add_subplot(cells[place]) for place in places]
 
 
-def thin(path: list[Place]) -> list[Place]:
-    """Return evenly spaced places of a line, about `STEPS`, with the last one."""
-    return path[:: max(1, -(-len(path) // STEPS))][:-1] + path[-1:]
-
-
 def label(
     axes: Axes,
     text: str,
-    ends: int,
-    own: Sequence[Place],
-    other: Sequence[Place],
-    taken: list[Place],
+    ends: Track,
+    own: Track,
+    other: Track,
+    pale: Sequence[Track],
+    taken: list[Rectangle],
     look: dict[str, Any],
 ) -> None:
-    """Write a word near one of the last `ends` places of its `own` line: inside the plane, off all lines and the words
-    at `taken`, and nearer to its own line than to any `other`. Adds its position to `taken`."""
-    half = (DIGIT if "weight" in look else LETTER) * len(text) / 2
-
-    def away(spot: Place, line: Sequence[Place]) -> float:
-        return min((math.hypot(max(abs(x - spot[0]) - half, 0), y - spot[1]) for x, y in line), default=math.inf)
-
-    def room(spot: Place) -> float:
-        near, far = away(spot, full), away(spot, other)
-        free = all(abs(x - spot[0]) > 5 * half or abs(y - spot[1]) > LINE for x, y in taken)
-        return min(near, far, 0.8 * LINE) * free - max(near - far, 0) - 0.1 * near
-
-    full = (*own, *along(own, PARTS))
-    width, height = 72 * PLANE[0], 72 * PLANE[1]
-    spots = [
-        (min(max(x + aside * half, half), width - half), y + up * LINE)
-        for x, y in reversed(own[-ends:])
-        for up in (1, -1, 1.6, -1.6, 0, 2.6)
-        for aside in (0, 1, -1, 2.4, -2.4)
-        if LINE / 2 <= y + up * LINE <= height - LINE / 2
-    ]
-    if spots:
-        best = max(spots, key=room)
-        taken.append(best)
-        axes.annotate(text, best, xycoords="axes points", ha="center", va="center", fontsize=SIZE, **look)
+    """Write a word near one of the `ends` of its `own` line: inside the plane, off all lines and the words at `taken`, and
+    rather at its own line than at the `other`. Without such a place it may lie on `pale` lines, else it is left out. Adds
+    its rectangle to `taken`."""
+    if not text or not len(ends):
+        return
+    narrow = sum(map(text.count, NARROW))
+    size = (DIGIT if "weight" in look else LETTER) * (len(text) - narrow / 2), LINE
+    plane = 72 * PLANE[0], 72 * PLANE[1]
+    for obstacles in (pale, ()):
+        if place := free_place(size, ends, own, other, obstacles, taken, plane):
+            x, y = place
+            taken.append((x - size[0] / 2, y - size[1] / 2, x + size[0] / 2, y + size[1] / 2))
+            axes.annotate(text, place, xycoords="axes points", ha="center", va="center", fontsize=SIZE, **look)
+            return

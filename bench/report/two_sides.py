@@ -21,6 +21,7 @@ from bench.report.compare import gap, is_fraction
 from bench.report.differences import MeanDifference
 from bench.report.moves import CellMove, Side, Trend, middle, moves
 from bench.report.page import NONE, Page, listed, more, table
+from bench.report.plane import limits, ticks
 from bench.report.sections import changes
 
 ROWS, NAMED, DRAWN, FOLDED = 8, 2, 12, 100
@@ -72,9 +73,13 @@ def sentence(cells: Sequence[CellMove]) -> str:
         return "**Nothing to compare**: no cell is on both sides."
     counts = Counter(move.trend for move in cells)
     parts = []
-    for trend, mark in (("worse", "**Worse in {}**"), ("better", "**Better in {}**"), ("otherwise", "Otherwise in {}")):
+    for trend, mark in (
+        ("worse", "**Worse in {}**"),
+        ("better", "**Better in {}**"),
+        ("otherwise", "**Trained otherwise in {}**, with other epochs, batch or rate"),
+    ):
         if kind := [move for move in cells if move.trend == trend]:
-            named = [f"{plain(move.name)} ({_words(move)})" for move in kind[:NAMED]]
+            named = [f"{plain(move.name)}{_words(move)}" for move in kind[:NAMED]]
             rest = [plural(len(kind) - NAMED, "other")] if len(kind) > NAMED else []
             share = f"{len(kind)} of {plural(len(cells), 'cell')}"
             parts.append(f"{mark.format(share)}: {listed([*named, *rest])}.")
@@ -95,7 +100,7 @@ def _words(move: CellMove) -> str:
         "samples/s": lambda: f"samples/s {_factor(move.speed)}",
         "time to target": lambda: f"time to target {_factor(move.time)}",
     }
-    return "; ".join(shown[name]() for name in names) or "epochs, batch or rate"
+    return f" ({'; '.join(shown[name]() for name in names)})" if names else ""
 
 
 def tiles(cells: Sequence[CellMove]) -> tuple[Tile, ...]:
@@ -157,7 +162,7 @@ def _scope(cells: Sequence[CellMove]) -> str:
     tests = sum(move is not None and move.low is not None for m in cells for move in (m.quality, m.speed, m.time))
     return (
         "In brackets: 95 % intervals, Student's t over seeds; × is now over before; + in the result is better. Of "
-        f"{plural(tests, 'interval')}, about {0.05 * tests:.0f} leave out no change by chance."
+        f"{plural(tests, 'interval')}, about {0.05 * tests:.1f} would show a change by chance."
     )
 
 
@@ -166,7 +171,7 @@ def _picture(page: Page, cells: Sequence[CellMove]) -> Block | None:
     drawn = [move for move in cells if move.quality is not None or move.speed is not None]
     if not drawn:
         return None
-    figure = Figure(figsize=(10.5, 0.8 + 0.28 * len(drawn)), layout="constrained")
+    figure = Figure(figsize=(10.5, 0.9 + 0.3 * len(drawn)), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     metrics = sorted({move.pair.now.about.final.eval_metric for move in drawn})
     points = all(map(is_fraction, metrics))
@@ -175,11 +180,17 @@ def _picture(page: Page, cells: Sequence[CellMove]) -> Block | None:
         _whisker(left, place, move.quality, style, lambda value: (100 if points else 1) * value)
         _whisker(right, place, move.speed, style, math.exp)
     left.set_yticks(range(len(drawn)), [brief(move.name) for move in reversed(drawn)])
+    left.set_ylim(-0.7, len(drawn) - 0.3)
     left.set_xlabel(brief(f"{listed(metrics)}{', points' if points else ''}, + is better"))
     right.set_xlabel("samples/s, now over before")
     right.tick_params(labelleft=True)  # a narrow page shows it below the other
     for axes, none in ((left, 0.0), (right, 1.0)):
         axes.axvline(none, color="#666666", lw=1)
+        axes.grid(False, axis="y")
+    right.set_xscale("log")
+    right.set_xlim(limits([1.0, *right.get_xlim()], logarithmic=True))
+    right.set_xticks(shown := ticks(*right.get_xlim()), [f"{tick:g}" for tick in shown])
+    right.set_xticks([], minor=True)
     alt = f"Change of result and speed of {plural(len(drawn), 'cell')} with 95 % intervals; the lines mark no change"
     return page.figure(figure, "comparison", [_datum(move) for move in drawn], "", alt)
 

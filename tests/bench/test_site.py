@@ -17,6 +17,7 @@ import bench
 import ddp
 from bench.base.mode_styles import PALETTE, SOLO, mode_style
 from benchmarks import page_one, site
+from benchmarks.documents import themed_picture
 
 WORKFLOWS = site.ROOT / ".github" / "workflows"
 
@@ -72,6 +73,26 @@ def test_page_one_is_dark_on_a_dark_page(made: tuple[Path, list[Any]]) -> None:
             known = dict(zip(PALETTE, map(ImageColor.getrgb, colours), strict=True))
             for mode in {metrics.mode for metrics in page_one.recorded()[0]} - {SOLO}:
                 assert min(math.dist(known[mode_style(mode)[0]], pixel) for pixel in pixels) < 12, "its colour is kept"
+
+
+def test_a_picture_with_a_dark_twin_follows_the_switch_of_the_site(made: tuple[Path, list[Any]]) -> None:
+    pages, _ = made
+    for page in pages.rglob("*.md"):
+        assert "<picture>" not in page.read_text(), "a link in HTML leads nowhere from a page's folder"
+    words = 'of "mlp" & one'
+    text = site.switched(
+        f"{themed_picture(words, 'docs/images/a.png')} and {themed_picture(words, 'b-light.png')}", "docs/"
+    )
+    assert text == (
+        f"![{words}](images/a.png#only-light)\n![{words}](images/a-dark.png#only-dark) and "
+        f"![{words}](b-light.png#only-light)\n![{words}](b-dark.png#only-dark)"
+    )
+
+
+def test_every_picture_for_a_theme_is_there() -> None:
+    for page in [site.ROOT / "README.md", *site.DOCS.rglob("*.md")]:
+        for address in re.findall(r'(?:srcset|src)="([^"]+)"', page.read_text()):
+            assert (page.parent / address).is_file(), f"{page.name}: {address}"
 
 
 def test_the_reference_has_every_public_name(made: tuple[Path, list[Any]]) -> None:

@@ -24,6 +24,8 @@ IN_A_ROW = 4
 """Most names in a row of the legend."""
 WIDTH, LONGEST = 4.5, 28
 """Width of the figure in inches, readable on a phone; and most characters of a label beside a bar."""
+NAME = 60
+"""Most characters of a name over the bars of a cell."""
 LABELLED = 48
 """Most rows of a figure whose bars carry percentages: in more rows the text would be too small."""
 MOST_ROWS, FEWEST_ROWS = 64, 8
@@ -31,6 +33,9 @@ MOST_ROWS, FEWEST_ROWS = 64, 8
 UNDRAWN = "not in the figure, which shows the quickest, the slowest, and others evenly"
 T = TypeVar("T")
 DARK = ("compute", "eval", "checkpoint")
+"""Categories of a dark colour."""
+ON_LIGHT = "#111111"
+"""Colour of a number on the others, whose colours are the same on a dark page: black is light there."""
 Row = dict[str, Any]
 """The label of a cell, a rank, the number of runs `n`, and a fraction for each of `CATEGORIES`."""
 INTRO = (
@@ -101,25 +106,25 @@ def rank_bars(
     size: tuple[float, float],
 ) -> tuple[Figure, Axes, NDArray[np.float64]]:
     """Draw a horizontal stacked bar for each rank. `labels`, `ranks`: of each bar. `shares`: category -> its length in
-    each bar, shape (bars,). `gap`: extra space before the next cell, in bars. `width`: thickness of a bar, in bars.
-    `size`: inches around all bars, and of one bar.
+    each bar, shape (bars,). `gap`: space for the name over the bars of a cell, in bars. `width`: thickness of a bar,
+    in bars. `size`: inches around all bars, and of one bar.
 
     Returns the figure, its axes and the vertical place of each bar, shape (bars,).
     """
     cells = list(dict.fromkeys(labels))
     places = np.array([place + gap * cells.index(label) for place, label in enumerate(labels)])
-    figure = Figure(figsize=(WIDTH, size[0] + size[1] * float(places[-1] + 1)), layout="constrained")
+    figure = Figure(figsize=(WIDTH, size[0] + size[1] * float(places[-1] + 1 + gap)), layout="constrained")
     axes = figure.subplots()
     left = np.zeros(len(places))
     for name, share in shares.items():
         axes.barh(places, share, width, left=left, color=colours[name])
         left = left + share
-    firsts = [
-        f"{brief(label, LONGEST)}   rank 0" if rank == 0 else f"rank {rank}"
-        for label, rank in zip(labels, ranks, strict=True)
-    ]
-    axes.set_yticks(places, firsts)
-    axes.set_ylim(places[-1] + 0.7, -0.7)
+    above: Any = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "bottom"}
+    for label in cells:
+        top = float(places[labels.index(label)]) - width / 2
+        axes.annotate(brief(label, NAME), (0, top), (2, 1.5), weight="bold", fontsize=8.5, **above)
+    axes.set_yticks(places, [f"rank {rank}" for rank in ranks])
+    axes.set_ylim(places[-1] + 0.7, -0.7 - gap)
     axes.tick_params(axis="y", length=0)
     return figure, axes, places
 
@@ -135,17 +140,18 @@ def legend(figure: Figure, colours: Mapping[str, str], shown: Sequence[str]) -> 
 def _figure(rows: list[Row], group: CellGroup, whole: list[Row]) -> Picture:
     shares = {name: np.array([row[name] for row in rows], dtype=float) for name in CATEGORIES}
     labels, ranks = [row["cell"] for row in rows], [row["rank"] for row in rows]
-    figure, axes, places = rank_bars(labels, ranks, shares, CATEGORIES, 0.55, 0.92, (1.1, 0.26))
+    figure, axes, places = rank_bars(labels, ranks, shares, CATEGORIES, 0.9, 0.92, (1.2, 0.26))
     ends = np.cumsum(list(shares.values()), axis=0)
     for (name, values), end in zip(shares.items(), ends, strict=True):
         for place, value, stop in zip(places, values, end, strict=True):
             if value >= LABEL_FROM and len(rows) <= LABELLED:
-                colour = "white" if name in DARK else "black"
+                colour = "white" if name in DARK else ON_LIGHT
                 axes.text(
                     stop - value / 2, place, f"{100 * value:.0f}", ha="center", va="center", fontsize=8, color=colour
                 )
     axes.set_xlim(0, 1)
-    axes.set_xticks(np.linspace(0, 1, 6), [f"{p} %" for p in range(0, 101, 20)])
+    axes.set_xticks(np.linspace(0, 1, 6), [f"{p}" for p in range(0, 101, 20)])
+    axes.set_xlabel("% of the rank's wall time")
     axes.grid(False)
     shown = [name for name, values in shares.items() if (values > 0.0005).any()]
     legend(figure, CATEGORIES, shown)

@@ -111,7 +111,7 @@ def section(page: Page) -> list[Block]:
     how = (
         "*Changed* is what has another status, is trained otherwise, or has an interval (95 %, Student's t over seeds) that "
         f"leaves out no change; or, with too few seeds for an interval, another result. {plural(tests, 'interval')} "
-        f"were made: of so many, about {0.05 * tests:.0f} leave it out by chance."
+        f"were made: of so many, about {0.05 * tests:.1f} would show a change by chance."
     )
     page.data("changes", [_data(pair) for pair in pairs])
     return nonempty(

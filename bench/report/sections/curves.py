@@ -10,21 +10,25 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from bench.base.mode_styles import SOLO
 from bench.base.number_format import plural
 from bench.base.style import brief
 from bench.report.blocks import Block, Picture
 from bench.report.compare import is_fraction
-from bench.report.labels import SIZE, along
+from bench.report.free_places import Place, Rectangle, track
+from bench.report.labels import SIZE
 from bench.report.page import SERIES, CellGroup, Page
-from bench.report.small_plots import CORNER, PARTS, Place, PlotScale, grid, label, thin
+from bench.report.small_plots import CORNER, PlotScale, grid, label
 from bench.results.cells import Cell
 
 Point = dict[str, Any]
 """One evaluated epoch of one seed; nan: not measured."""
 NAME = 30
 """Most characters of the title of a plot."""
+BELOW, ABOVE = 0.2, 0.06
+"""Room below and above the curves of a plot, as fractions of what they span; a word fits below."""
 GREY, REFERENCE = "#999999", "#666666"
 """Colours of the curves of other modes, and of solo."""
 
@@ -98,7 +102,7 @@ class CurveLine(NamedTuple):
     @property
     def last(self) -> str:
         """The last value of the curve as text; empty if it has none."""
-        return f"{self.places[-1][1]:.3g}" if self.places else ""
+        return f"{self.places[-1][1]:#.3g}".rstrip(".") if self.places else ""
 
 
 @dataclass(frozen=True)
@@ -109,7 +113,7 @@ class CurvePlot:
     y: str
     label: str
     fraction: bool = False
-    """Whether to plot the error rate, 1 − metric: on a logarithmic axis good results can be told apart."""
+    """Whether to plot the error rate, 1 − metric, in per cent: on a logarithmic axis good results can be told apart."""
     dotted: str = ""
     """Key of the same quantity measured on the test data; empty: none."""
 
@@ -124,54 +128,76 @@ class CurvePlot:
         return CurveLine(x, [mean(each) for each in values], low, high, dotted)
 
     def _value(self, value: float) -> float:
-        return 1 - value if self.fraction else value
+        return 100 * (1 - value) if self.fraction else value
 
     def scale(self, lines: Sequence[CurveLine]) -> PlotScale:
         """Return the axes that contain all curves."""
         y = _known(value for line in lines for part in line[1:] for value in part)
         low, high = min(y), max(y)
         log = (self.y == "loss" or self.fraction) and 0 < low < high
-        room = 0.06 * (math.log(high / low) if log else high - low or abs(high) or 1.0)
-        low, high = (low * math.exp(-room), high * math.exp(room)) if log else (low - room, high + room)
+        span = math.log(high / low) if log else high - low or abs(high) or 1.0
+        below, above = BELOW * span, ABOVE * span
+        low, high = (low * math.exp(-below), high * math.exp(above)) if log else (low - below, high + above)
         most = max(_known(value for line in lines for value in line.x), default=0.0) or 1.0
         return PlotScale(1.03 * most, low, high, log, "samples trained" if self.x == "samples" else "training seconds")
 
 
+class CurveSeries(NamedTuple):
+    """The evaluated epochs of a way of training, over its seeds."""
+
+    name: str
+    seeds: int
+    points: list[Point]
+    style: tuple[str, str]
+    """Colour and marker."""
+
+
 def _figure(size: int, group: CellGroup, whole: list[Cell]) -> Picture:
-    page, shown = group.page, whole[:SERIES]
-    curves = {cell.label: curve(cell) for cell in shown}
-    data = [point for points in curves.values() for point in points]
-    metric = shown[0].about.final.eval_metric
+    page, shown = group.page, [(cell, curve(cell)) for cell in whole[:SERIES]]
+    data = [point for _, points in shown for point in points]
+    shown = [(cell, points) for cell, points in shown if points]
+    series = {
+        cell.label: CurveSeries(cell.label, cell.eval.n, points, page.styles[cell.about.mode]) for cell, points in shown
+    }
+    world = f" on {plural(size, 'rank')}" if size > 1 else ""
+    reference = shown[0][0] if shown[0][0].is_solo and len(shown) > 1 else None
+    each = [series[cell.label] for cell in _ranked([cell for cell, _ in shown if cell is not reference])]
+    title, metric = f"{group.title}{world}", shown[0][0].about.final.eval_metric
+    figure, alt = figure_of(title, metric, each, series[reference.label] if reference else None)
+    return page.figure(figure, f"{group.slug('curves')}-w{size}", data, "", alt)
+
+
+def figure_of(
+    title: str, metric: str, each: Sequence[CurveSeries], reference: CurveSeries | None
+) -> tuple[Figure, str]:
+    """Return two small plots for each way of training, `reference` in all of them, and what they show in words."""
+    shown = [*([reference] if reference else []), *each]
+    data = [point for series in shown for point in series.points]
     fraction = is_fraction(metric) and all(point["metric"] < 1 for point in data)
-    shown = [cell for cell in shown if curves[cell.label]]
     timed = any(not math.isnan(point["seconds"]) for point in data)
     plots = [
         CurvePlot("samples", "loss", "training loss", dotted="test_loss"),
         CurvePlot(
             "seconds" if timed else "samples",
             "metric",
-            f"test error (1 − {metric})" if fraction else f"test {metric}",
+            f"test error (1 − {metric}), %" if fraction else f"test {metric}",
             fraction,
         ),
     ]
-    plots = [plot for plot in plots if any(_known(p[plot.y] for p in points) for points in curves.values())]
-    world = f" on {plural(size, 'rank')}" if size > 1 else ""
-    reference = shown[0] if shown[0].is_solo and len(shown) > 1 else None
-    each = _ranked([cell for cell in shown if cell is not reference])
-    figure, plane = grid(f"{group.title}{world}", len(each) * len(plots))
+    plots = [plot for plot in plots if any(_known(p[plot.y] for p in series.points) for series in shown)]
+    figure, plane = grid(title, len(each) * len(plots))
     for column, plot in enumerate(plots):
-        lines = {cell.label: plot.line(curves[cell.label]) for cell in shown}
+        lines = {series.name: plot.line(series.points) for series in shown}
         scale = plot.scale(list(lines.values()))
-        solo = lines[reference.label] if reference else None
-        for row, cell in enumerate(each):
+        solo = lines[reference.name] if reference else None
+        for row, series in enumerate(each):
             axes = plane[len(plots) * row + column]
             scale.set(axes)
-            rest = [lines[c.label] for c in shown if c is not cell and c is not reference]
-            _title(axes, f"{brief(cell.label, NAME - 5)}, n={cell.eval.n}", plot, page.styles[cell.about.mode][0])
-            _draw(axes, scale, lines[cell.label], solo, rest, page.styles[cell.about.mode])
+            rest = [lines[other.name] for other in each if other is not series]
+            _title(axes, f"{brief(series.name, NAME - 5)}, n={series.seeds}", plot, series.style[0])
+            _draw(axes, scale, lines[series.name], solo, rest, series.style)
     shows = " and ".join(f"{plot.label} by {plot.x}" for plot in plots)
-    alt = f"{shows[0].upper()}{shows[1:]}, for each mode, of {group.title}{world}"
-    return page.figure(figure, f"{group.slug('curves')}-w{size}", data, "", alt)
+    return figure, f"{shows[0].upper()}{shows[1:]}, for each mode, of {title}"
 
 
 def _ranked(cells: Sequence[Cell]) -> list[Cell]:
@@ -207,15 +233,10 @@ def _draw(
     if _known(own.dotted):
         axes.plot(own.x, own.dotted, ":", color=colour, lw=1.1)
     axes.plot(own.x, own.y, marker=marker, markevery=max(1, len(own.x) // 10), ms=3, color=colour, lw=1.8)
-    path, other, dotted = (
-        thin([scale.onto(place) for place in line.places]) if line else []
-        for line in (own, solo, own._replace(y=own.dotted))
+    path, other, dotted, *pale = (
+        track([scale.onto(place) for place in line.places]) if line else track([])
+        for line in (own, solo, own._replace(y=own.dotted), *rest)
     )
-    taken: list[Place] = []
-    for text, ends, line, beside, look in (
-        (own.last, 1, path, other, {"color": colour, "weight": "bold"}),
-        (SOLO, 3, other, path, {"color": REFERENCE}),
-    ):
-        if line:
-            lines = [place for each in (beside, dotted) for place in (*each, *along(each, PARTS))]
-            label(axes, text, ends, line, lines, taken, look)
+    taken: list[Rectangle] = []
+    label(axes, own.last, path[-1:], path, other, [dotted, *pale], taken, {"color": colour, "weight": "bold"})
+    label(axes, SOLO, other, other, path, [dotted, *pale], taken, {"color": REFERENCE})

@@ -10,8 +10,11 @@ from typing import Any
 from bench.base.environment import BUSY
 from bench.base.number_format import plural
 from bench.report.blocks import Block, Heading, Text, nonempty, plain
-from bench.report.page import Page, table
+from bench.report.page import Page, size, table
 from bench.results.schema import Metrics
+
+BYTES = "_bytes"
+"""How the name of an entry ends that counts bytes."""
 
 
 def section(page: Page) -> list[Block]:
@@ -57,11 +60,29 @@ def _facts(runs: list[Metrics]) -> list[tuple[str, str]]:
         f"git {key}": [m.git.get(key) for m in runs] for key in dict.fromkeys(key for m in runs for key in m.git)
     }
     entries |= {key: [m.env.get(key) for m in runs] for key in dict.fromkeys(key for m in runs for key in m.env)}
-    return [(plain(name), plain(_summary(values))) for name, values in entries.items()]
+    return [
+        (plain(_name(name)), plain(_summary([_shown(name, value) for value in values])))
+        for name, values in entries.items()
+    ]
 
 
-def _summary(values: list[Any]) -> str:
-    counts = Counter(value if isinstance(value, str) else json.dumps(value, sort_keys=True) for value in values)
+def _name(entry: str) -> str:
+    return entry.removesuffix(BYTES).replace("_", " ")
+
+
+def _shown(entry: str, value: Any) -> str:
+    """Return a recorded value as a person reads it."""
+    if entry.endswith(BYTES) and isinstance(value, int):
+        return size(value)
+    if isinstance(value, list):
+        return ", ".join(_shown("", each) for each in value) or "none"
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "unknown"}[value]
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+
+
+def _summary(values: list[str]) -> str:
+    counts = Counter(values)
     distinct = sorted(counts)
     if len(distinct) == 1:
         return distinct[0]

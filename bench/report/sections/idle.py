@@ -67,7 +67,7 @@ def _most_first(late: dict[int, float]) -> list[tuple[int, float]]:
 def _figure(rows: list[IdleShares], group: CellGroup, whole: list[IdleShares]) -> Picture:
     shares = {kind: np.array([100 * row.shares[kind] for row in rows]) for kind in KINDS}
     labels, ranks = [row.cell.label for row in rows], [row.rank for row in rows]
-    figure, axes, places = rank_bars(labels, ranks, shares, COLOURS, 0.6, 0.9, (1.2, 0.24))
+    figure, axes, places = rank_bars(labels, ranks, shares, COLOURS, 0.95, 0.9, (1.2, 0.24))
     totals = np.cumsum(list(shares.values()), axis=0)[-1]
     for place, total in zip(places, totals, strict=True):
         axes.text(total, place, f" {total:.0f}", va="center", fontsize=8)

@@ -22,7 +22,7 @@ Times = dict[str, list[float]]
 
 
 def section(page: Page) -> list[Block]:
-    """Return a figure and a table; [] unless at least two modes were run on the same problems."""
+    """Return a table, and of several problems a figure; [] unless at least two modes were run on the same problems."""
     problems = _problems(page.cells)
     modes = [mode for mode in page.styles if problems and all(len(problem.get(mode, ())) == 1 for problem in problems)]
     if len(modes) < 2:
@@ -42,7 +42,7 @@ def section(page: Page) -> list[Block]:
     return nonempty(
         Heading("Best over all workloads"),
         Text(intro),
-        _figure(page, profiles, ranked),
+        _figure(page, profiles, ranked) if len(problems) > 1 else None,  # of one problem the table says as much
         table(_row(mode, profiles) for mode in ranked),
     )
 

@@ -64,7 +64,7 @@ def _interval(row: Quality, metric: str) -> str:
 def _figure(group: CellGroup, whole: list[Quality]) -> Picture:
     rows, metric = whole[:SERIES], whole[0].cell.about.final.eval_metric
     scale, unit = (100.0, ", points") if is_fraction(metric) else (1.0, "")
-    figure = Figure(figsize=(WIDTH, 1.2 + 0.3 * len(rows)), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 1.4 + 0.3 * len(rows)), layout="constrained")
     axes = figure.subplots()
     axes.axvline(0, color="#333333", lw=1)
     for place, row in enumerate(rows):
@@ -76,15 +76,16 @@ def _figure(group: CellGroup, whole: list[Quality]) -> Picture:
     margins = {row.margin for row in rows if row.margin is not None}
     if len(margins) == 1:
         (margin,) = margins
+        least = min(axes.get_xlim()[0], -1.15 * scale * margin)
         axes.axvline(-scale * margin, color="#cc3311", lw=1.2, ls=(0, (4, 2)))
-        axes.axvspan(axes.get_xlim()[0], -scale * margin, color="#cc3311", alpha=0.07, lw=0)
-        axes.set_xlim(min(axes.get_xlim()[0], -1.15 * scale * margin))
-        axes.text(-scale * margin, -0.75, "−margin ", color="#cc3311", fontsize=8, ha="right", va="center")
+        axes.axvspan(least, -scale * margin, color="#cc3311", alpha=0.07, lw=0)
+        axes.set_xlim(least)
+        axes.text(-scale * margin, -0.75, " −margin", color="#cc3311", fontsize=8, ha="left", va="center")
     axes.set_yticks(range(len(rows)), [f"{brief(row.cell.label, LONGEST)}  n={row.difference.n}" for row in rows])
     axes.set_ylim(len(rows) - 0.4, -1.1)
     axes.grid(False, axis="y")
     better = "right is better" if rows[0].cell.about.final.higher_is_better else "lower values lie to the right"
-    axes.set_xlabel(f"{brief(metric, 24)} against the baseline's{unit}: {better}")
+    axes.set_xlabel(f"{brief(metric, 24)} against the baseline's{unit}\n{better}")
     alt = f"Difference of the final {metric} to the baseline with intervals, by mode, of {group.title}"
     return group.page.figure(
         figure, group.slug("quality"), [_data(row) for row in whole], f"Quality: {group.title}", alt

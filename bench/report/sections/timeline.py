@@ -20,8 +20,9 @@ def section(page: Page) -> list[Block]:
     how = "`timeline.json` opens in Perfetto (ui.perfetto.dev)."
     if len(runs) == 1 and there(runs[0][1].path / PICTURE):
         cell, run = runs[0]
-        trace = page.link(run.path / "timeline.json")
-        return [Heading("Timeline"), _picture(page, cell, run), Text(f"{how} [Trace]({trace})")]
+        places = [(name, run.path / KINDS[name][0]) for name in ("page", "trace")]
+        ways = " · ".join(f"[{name}]({page.link(path)})" for name, path in places if there(path))
+        return [Heading("Timeline"), _picture(page, cell, run), Text(f"{how} {ways}")]
     rows: list[dict[str, str]] = []
     left = 0
     for cell, run in runs:
