@@ -22,7 +22,8 @@ from statistics import fmean, median
 import torch
 
 from benchmarks.ranks import gather, lay_down
-from ddp.comm.transports.base import TransportConfig, choose
+from ddp.comm.transports.base import TransportConfig
+from ddp.comm.transports.choice import choose
 from ddp.comm.transports.emulated import EmulatedTransport
 from ddp.core.commands import RankCommand
 from ddp.core.errors import OutOfResources

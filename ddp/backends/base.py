@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from ddp.backends import BACKENDS, SyncKind
 from ddp.comm.collectives import Collectives
 from ddp.comm.transports import threads
-from ddp.comm.transports.base import Transport, TransportConfig, choose
+from ddp.comm.transports.base import Transport, TransportConfig
+from ddp.comm.transports.choice import choose
 from ddp.comm.transports.emulated import EmulatedTransport
 from ddp.core.commands import Average, Join, Reduce
 from ddp.core.events import Reduced

@@ -15,7 +15,7 @@ from benchmarks.tensor_memory import TensorWatch, kinds
 from ddp.comm.collectives import Collectives
 from ddp.comm.heartbeat import Heartbeat
 from ddp.comm.transports.base import TransportConfig as Place
-from ddp.comm.transports.base import choose
+from ddp.comm.transports.choice import choose
 from ddp.core.commands import Join
 from ddp.core.spans import Batch
 from ddp.process.meter import Meter

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ddp.comm.collectives import Collectives
 from ddp.comm.heartbeat import Heartbeat
 from ddp.comm.transports.base import TransportConfig as Place
-from ddp.comm.transports.base import choose
+from ddp.comm.transports.choice import choose
 from ddp.core.commands import Join
 from ddp.core.spans import Batch
 from ddp.gradients.average import GradientAverage

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from ddp.comm.transports import TRANSPORTS
-from ddp.comm.transports.base import MAX, MEAN, SUM, ExchangeBroken, Transport, TransportConfig, choose
+from ddp.comm.transports.base import MAX, MEAN, SUM, ExchangeBroken, Transport, TransportConfig
+from ddp.comm.transports.choice import choose
 from ddp.comm.transports.memory import PIECE, SMALL_BYTES, STAGE_BYTES
 from tests.processes import exit_codes
 from tests.slow import slow

@@ -1,8 +1,7 @@
-"""Defines the protocol of a transport, and chooses the one that applies."""
+"""Defines the protocol of a transport. `ddp.comm.transports.choice` decides which one a run takes."""
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ddp.comm.transports import TRANSPORTS
 from ddp.core.errors import EngineError
 
 SUM, MAX, MEAN, MIN, PROD = "sum", "max", "mean", "min", "prod"
@@ -109,22 +107,3 @@ class Transport(Protocol):
     def close(self) -> None:
         """Leave after training, without waking ranks that still work."""
         ...
-
-
-class TransportType(Protocol):
-    """The class of a transport that `choose` can make."""
-
-    def applies(self, config: TransportConfig) -> bool:
-        """Return whether the transport works with this configuration."""
-        ...
-
-    def __call__(self, config: TransportConfig) -> Transport: ...
-
-
-def choose(name: str, config: TransportConfig) -> Transport:
-    """Return the transport `name`; `auto`: the first that applies. Raise ValueError if it does not work here."""
-    for each in TRANSPORTS if name == "auto" else (name,):
-        transport: TransportType = importlib.import_module(TRANSPORTS[each]).Transport
-        if transport.applies(config):
-            return transport(config)
-    raise ValueError(f"cluster.transport={name} does not work here ({config.device}); use auto")
