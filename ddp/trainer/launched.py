@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import NoReturn
+from weakref import WeakValueDictionary
 
 from ddp.core.errors import EngineError, ProtocolError
 from ddp.launcher.environment import Placement, read
@@ -36,13 +37,13 @@ BIND = "DDP_BIND"
 FAILED = 5
 
 
-def script_task(samples: int, evaluated: int) -> Task:
-    """Stand for the script's own task in an order sent to another process; only the numbers of samples are sent.
-    Raises AssertionError: the receiver must replace it with its own task."""
-    raise AssertionError(f"the task of {samples} and {evaluated} samples was not put in place")
+def script_task(trainer: int, samples: int, evaluated: int) -> Task:
+    """Stand for the script's own task in an order sent to another process; only the number of its `Trainer` and those of
+    its samples are sent. Raises AssertionError: the receiver must replace it with its own task."""
+    raise AssertionError(f"the task of {samples} and {evaluated} samples of Trainer {trainer} was not put in place")
 
 
-CATALOGUE: Catalogue = {"ddp.trainer": (script_task, (int, int))}
+CATALOGUE: Catalogue = {"ddp.trainer": (script_task, (int, int, int))}
 
 
 def _sizes(parts: Parts) -> tuple[int, int]:
@@ -54,9 +55,11 @@ class Party:
     """The processes that a launcher started for this script; at least two."""
 
     placement: Placement
-    _parts: Parts | None = None
-    """Parts of the first `Trainer` that ran. A second one is refused, because the other processes only know the
-    first."""
+    _made: WeakValueDictionary[int, Parts] = field(default_factory=WeakValueDictionary)
+    """Parts of each `Trainer`, by its number: how many were made before it. All processes make them in the same order."""
+    _count: int = 0
+    _known: int | None = None
+    """Number of `Trainer`s made before the first run: the other processes have these. None: there was no run."""
     _head: HeadNode | None = field(default=None)
     _dismissed: bool = False
     _dismissing: threading.Lock = field(default_factory=threading.Lock)
@@ -69,36 +72,47 @@ class Party:
     def _process(self) -> LaunchedProcess:
         return process_of(self.placement, os.environ)
 
+    def number(self, parts: Parts) -> None:
+        """Give the parts of a new `Trainer` their number."""
+        self._made[self._count] = parts
+        self._count += 1
+
     def provide(self, parts: Parts) -> ScriptRanks:
         """Return a provider of ranks in the other processes; called in rank 0. Raises ValueError, OSError, RankLost."""
         if self._dismissed:
             raise ValueError("the other workers of Ray Train ended with the first run: train in one")
-        if self._parts is not None and self._parts is not parts:
+        self._known = self._count if self._known is None else self._known
+        number = next(number for number, made in self._made.items() if made is parts)
+        if number >= self._known:
             raise ValueError(
-                f"a second Trainer runs in a script under {self.placement.launcher}, whose other processes serve the first: "
-                "give it a script of its own"
+                f"a Trainer was made after the first run under {self.placement.launcher}, where the other processes still "
+                "are: make all of them before the first run, or give it a script of its own"
             )
-        self._parts = parts
         self._head = self._head or HeadNode(self._process(), CATALOGUE, "ddp")
         self._head.listen(os.environ.get(BIND, LOOPBACK))
-        return ScriptRanks(self._head.rendezvous, _sizes(parts))
+        return ScriptRanks(self._head.rendezvous, (number, *_sizes(parts)))
 
     def serve(self, parts: Parts) -> NoReturn:
-        """Serve one rank of rank 0's run until rank 0's script ends (in a worker of Ray Train: until the run ends).
-        Called in every process but rank 0.
+        """Serve one rank of rank 0's runs until rank 0's script ends (in a worker of Ray Train: until the run ends).
+        Called in every process but rank 0, in the first run; `parts`: those of that run.
 
         Raises SystemExit at the end; ValueError if the functions or data cannot be sent to the rank's process."""
         quietly = ray_train.quiet_end() if ray_train.within(self.placement) else None
-        packed = pack(parts)
+        pack(parts)  # what cannot be sent raises here, before anything is waited for
         place, key = self._found()
         with ExitStack() as folders:
 
             def prepare_job(job: Job) -> Job:
                 order: partial[Task] = job.task  # type: ignore[assignment]
-                if order.args != _sizes(parts):
+                number, *sizes = order.args
+                own = self._made.get(number)
+                if own is None or tuple(sizes) != _sizes(own):
+                    lacks = "none" if own is None else _sizes(own)
                     raise ProtocolError(
-                        f"rank 0 has {order.args} samples, this process {_sizes(parts)}: is the data the same?"
+                        f"rank 0 has {tuple(sizes)} samples in Trainer {number}, this process {lacks}: is the data the same?"
                     )
+                packed = pack(own)
+                folders.close()  # the run before has ended
                 folder = folders.enter_context(scratch(packed.bytes))
                 return replace(job, task=packed.deliver(folder), preload=PRELOAD)
 
@@ -161,7 +175,8 @@ class ScriptRanks:
     """Provides ranks in the processes that a launcher started with the same script."""
 
     rendezvous: RendezvousServer
-    sizes: tuple[int, int]
+    task: tuple[int, int, int]
+    """Arguments of `script_task`."""
 
     def prepare_job(self, job: Job) -> Job:
         """Return the job for the ranks on this host."""
@@ -169,7 +184,7 @@ class ScriptRanks:
 
     def runner(self, job: Job, rank: int) -> RemoteRank:
         """Return the process that runs `rank` of the job."""
-        return self.rendezvous.runner(replace(job, task=partial(script_task, *self.sizes)), rank)
+        return self.rendezvous.runner(replace(job, task=partial(script_task, *self.task)), rank)
 
 
 @cache
@@ -185,3 +200,9 @@ def party() -> Party | None:
     if together.leads:
         atexit.register(together.dismiss)
     return together
+
+
+def number(parts: Parts) -> None:
+    """Give the parts of a new `Trainer` their number, if a launcher started this process together with others."""
+    if (together := party()) is not None:
+        together.number(parts)

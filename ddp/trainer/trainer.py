@@ -188,6 +188,7 @@ class Trainer:
             drop_last=checks.flag("drop_last", drop_last),
             collate_fn=collate_fn,
         )
+        launched.number(self._parts)
         arguments.check_functions(self._parts)
         arguments.check_settings(way, settings, set(inspect.signature(Trainer).parameters) - {"settings"})
         self._job = Job(
@@ -224,9 +225,8 @@ class Trainer:
         checks.check_parts(self._job.policy)
         if size > 1:  # refuse settings with a wrong number of entries here, not in the run
             self._job.policy.init(World(size, 1, 1, 1, blocking=True, in_step=False))
-        self._callback = checkpoint_callback
         self._recording = check_recording(output, name, metric, higher_is_better, target, audit)
-        self._ratio, self._metric = ratio, metric
+        self._callback, self._ratio, self._metric = checkpoint_callback, ratio, metric
         if timeline is not None:
             checks.function("timeline", timeline)
         self._timeline = timeline
@@ -243,7 +243,7 @@ class Trainer:
 
     def run(self) -> RunHandle:
         """Start training and return at once. Each further call starts a new run. Under torchrun, srun or mpirun, only rank
-        0's process returns; every other process serves one rank and then exits.
+        0's process returns; the others serve its runs until it exits: make every `Trainer` before the first run.
 
         Raises ValueError if the functions or data cannot be sent to the ranks' processes; RuntimeError in a process that
         may not start others (such as a rank), or while another run trains in this process.

@@ -115,11 +115,41 @@ def test_the_launcher_says_how_many_ranks_there_are(two: launched.Party) -> None
         made(mode="solo")
 
 
-def test_a_second_trainer_of_a_script_is_refused(two: launched.Party, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other processes are still in the first one's `run`, and know no other."""
-    two._parts = made()._parts
-    with pytest.raises(ValueError, match="a second Trainer runs in a script under slurm, whose other processes"):
+def test_a_trainer_made_after_the_first_run_is_refused(two: launched.Party, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other processes are still in that `run`, and know those made before."""
+    monkeypatch.setattr(launched.HeadNode, "listen", lambda head, bind: setattr(head, "_rendezvous", object()))
+    monkeypatch.setattr(launched, "process_of", lambda *_: None)
+    first, second = made(), made()
+    assert two.provide(second._parts).task == (1, 8, 0)
+    assert two.provide(first._parts).task == (0, 8, 0)
+    with pytest.raises(ValueError, match="made after the first run under slurm, where the other processes still are"):
         two.provide(made()._parts)
+
+
+def test_two_trainers_made_before_the_first_run_train_one_after_the_other(warm: Warm, tmp_path: Path) -> None:
+    """The second one first, and the first one twice: the same bits as with ranks that the script forks."""
+    runs = (
+        "    state = {}.run().join()\n"
+        "    print(sum(float(value.double().sum()) for value in state.params.values()).hex())\n"
+    )
+    several = HEAD.replace("world_size=2, ", "") + (
+        "torch.manual_seed(3)\ndata = torch.randn(400, 4), torch.randint(2, (400,))\n"
+        "one = trainer(epochs=1, policy='sync')\ndata = tuple(part[:200] for part in data)\n"
+        "other = trainer(epochs=2, policy='sync')\nif True:\n"
+        + "".join(runs.format(name) for name in ("other", "one", "one"))
+    )
+    with tasks(warm, tmp_path, several, nodes=1) as processes:
+        first, second = (process.result() for process in processes)
+    assert (first[0], second[0]) == (0, 0), first[2] + second[2]
+    assert second[1] == "top level\n"
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    (alone / "script.py").write_text(several.replace("batch_size=8,", "batch_size=8, world_size=2,"))
+    code, out, err = warm.start(alone, "script.py", env={"WARM_PICTURES": "none"}).result()
+    assert code == 0, err
+    assert out == first[1]
+    _, other, one, again = out.splitlines()
+    assert other != one == again
 
 
 def test_a_host_that_is_not_found_is_said_in_one_line(

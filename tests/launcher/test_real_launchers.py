@@ -27,7 +27,8 @@ OPEN_MPI = (
 MPIRUN = (FOUND, *OPEN_MPI, "-np", "2", sys.executable, "-P")
 needs_mpirun = pytest.mark.skipif(not MPIRUN[0], reason="mpirun is not installed: the package mpich has it")
 BARE = SCRIPT.replace(", output='runs', name='net', audit=False", "")
-TWICE = SCRIPT + (
+TWICE = SCRIPT.replace("state =", "second = trainer(epochs=1, output='runs', name='second', audit=False)\nstate =") + (
+    "second.run().join()\n"
     "try:\n    trainer(epochs=1, output='runs', name='again', audit=False).run()\n"
     "except ValueError as error:\n    print(error)\n"
 )
@@ -87,7 +88,7 @@ def test_a_script_trains_in_two_processes_of_mpirun(warm: Warm, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_a_script_trains_under_two_agents_of_torchrun_and_a_second_trainer_of_it_is_refused(
+def test_two_trainers_of_a_script_train_under_two_agents_of_torchrun_and_a_later_one_is_refused(
     warm: Warm, tmp_path: Path
 ) -> None:
     """Each agent has a rank and passes for a host."""
@@ -101,4 +102,5 @@ def test_a_script_trains_under_two_agents_of_torchrun_and_a_second_trainer_of_it
     lines = outs[0].splitlines()
     assert alone(warm, tmp_path / "alone") in lines
     assert result(tmp_path, "net")["status"] == "ok"
+    assert result(tmp_path, "second")["status"] == "ok"
     assert any("give it a script of its own" in line for line in lines)
