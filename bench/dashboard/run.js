@@ -11,7 +11,8 @@ const TABS = {
 };
 /** Tabs that are there only if a rank has something to say on them. */
 const WHERE_THERE = ["gpu", "device_bytes"];
-const KINDS = { compute: "--c0", data: "--c5", comm: "--c1", wait: "--c4", eval: "--c2", checkpoint: "--c3", other: "--line" };
+/** Kind of time -> colour, as reports and timelines have it. */
+const KINDS = { compute: "#4477aa", data: "#66ccee", comm: "#ee6677", wait: "#ddaa33", eval: "#228833", checkpoint: "#aa3377", other: "var(--line)" };
 const choice = { tab: "samples_per_s", x: "s", log: false };
 
 const card = (title, tools, ...content) =>
@@ -151,7 +152,7 @@ function head(row, live, about) {
       figure("epochs", `${row.epoch} / ${row.epochs ?? "–"}`),
       figure(running ? "time left" : "time", running ? (row.epoch || row.progress ? time(row.left_s) : "starting") : time(row.seconds)),
       running ? figure("running for", time(row.seconds)) : null,
-      figure(["samples/s", row.over ? h("small", {}, row.over) : null], number(row.samples_per_s)),
+      figure("samples/s", [number(row.samples_per_s), row.over ? h("small", {}, row.over) : null]),
       figure("training loss", metric(row.loss)),
       figure(row.metric || "evaluation", metric(row.eval)),
       figure("learning rate", number(row.lr)),
@@ -192,9 +193,9 @@ function verdictList(verdicts) {
 
 function shares(breakdown) {
   return [
-    h("div", { class: "legend" }, Object.entries(KINDS).map(([kind, name]) => h("span", {}, h("i", { class: "swatch", style: { background: `var(${name})`, height: "9px" } }), kind))),
-    h("div", { class: "shares" }, breakdown.map((rank, i) => [h("span", {}, `rank ${i}`), h("div", { class: "stack" }, Object.entries(KINDS).map(([kind, name]) =>
-      h("i", { title: `${kind} ${percent(rank[kind])}`, style: { background: `var(${name})`, width: `${100 * (rank[kind] || 0)}%` } })))]))];
+    h("div", { class: "legend" }, Object.entries(KINDS).map(([kind, background]) => h("span", {}, h("i", { class: "swatch", style: { background, height: "9px" } }), kind))),
+    h("div", { class: "shares" }, breakdown.map((rank, i) => [h("span", {}, `rank ${i}`), h("div", { class: "stack" }, Object.entries(KINDS).map(([kind, background]) =>
+      h("i", { title: `${kind} ${percent(rank[kind])}`, style: { background, width: `${100 * (rank[kind] || 0)}%` } })))]))];
 }
 
 const graphNote = (graph) => h("p", { class: "facts" }, `${graph.type}: ${graph.nodes.length} layers, ${number(graph.parameters)} parameters; one sample goes in as ${shape(graph.input)}`);
@@ -240,10 +241,11 @@ class Comparison {
     const heads = ["run", "status", "epochs", "time left", "time", "loss", "evaluation", "samples/s"];
     this.table.replaceChildren(h("table", { class: "compared" }, h("thead", {}, h("tr", {}, heads.map((name, i) => h("th", { class: i < 2 ? "text" : null }, name)))),
       h("tbody", {}, runs.map((run, i) => h("tr", {}, h("td", { class: "text" }, swatch(looks[i]), title(run)), h("td", { class: "text" }, status(run.row)),
-        [`${run.row.epoch} / ${run.row.epochs ?? "–"}`, time(run.row.left_s), time(run.row.seconds), metric(run.row.loss), metric(run.row.eval), [number(run.row.samples_per_s), run.row.over ? h("small", {}, ` ${run.row.over}`) : null]].map((text) => h("td", {}, text)))))));
+        [`${run.row.epoch} / ${run.row.epochs ?? "–"}`, time(run.row.left_s), time(run.row.seconds), metric(run.row.loss), metric(run.row.eval), [number(run.row.samples_per_s), run.row.over ? h("small", {}, ` ${run.row.over}`) : null]].map((text, k) => h("td", { "data-name": heads[k + 2] }, text)))))));
     const configs = runs.map((run) => new Map(run.about ? run.about.config : []));
-    const keys = [...new Set(configs.flatMap((config) => [...config.keys()]))].filter((key) => !["run_id", "config_hash"].includes(key) && new Set(configs.map((config) => config.get(key))).size > 1);
-    this.config.replaceChildren(keys.length ? h("table", {}, h("thead", {}, h("tr", {}, h("th", { class: "text" }, "key"), runs.map((run, i) => h("th", {}, swatch(looks[i]), run.row.mode)))),
+    const all = [...new Set(configs.flatMap((config) => [...config.keys()]))].filter((key) => !["run_id", "config_hash"].includes(key) && new Set(configs.map((config) => config.get(key))).size > 1);
+    const keys = all.filter((key) => !all.some((other) => other.startsWith(`${key}.`))); // a part that one of them has not shows in its settings
+    this.config.replaceChildren(keys.length ? h("table", { class: "differ" }, h("thead", {}, h("tr", {}, h("th", { class: "text" }, "key"), runs.map((run, i) => h("th", {}, swatch(looks[i]), h("span", {}, `${run.row.mode}${looks[i].end ? ` ${looks[i].end}` : ""}`))))),
       h("tbody", {}, keys.map((key) => h("tr", {}, h("td", {}, key), configs.map((config) => h("td", { class: "value" }, config.get(key) ?? "–")))))) : h("p", { class: "quiet" }, "nowhere"));
   }
 }

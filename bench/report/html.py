@@ -173,8 +173,14 @@ def _table(table: TableBlock, filtered: bool = True, below: str = "") -> str:
 
 
 def _row(cells: Iterable[str], sides: Iterable[str], badges: Mapping[str, str]) -> str:
-    shown = [_cell(cell, badges) for cell in cells]
-    return "".join(f"<td{side}>{cell}</td>" for cell, side in zip(shown, sides, strict=True))
+    return "".join(
+        f"<td{_side(cell, side)}>{_cell(cell, badges)}</td>" for cell, side in zip(cells, sides, strict=True)
+    )
+
+
+def _side(cell: str, side: str) -> str:
+    """Return the class of a cell: a list of values may stand in several lines, one value in one line only."""
+    return ' class="n list"' if side == ' class="n"' and ", " in cell else side
 
 
 def _cell(cell: str, badges: Mapping[str, str]) -> str:

@@ -34,6 +34,11 @@ REACHED = (
     "[...document.querySelectorAll('a[href], button, summary, input, [tabindex]')]"
     ".filter((each) => each.checkVisibility())"
 )
+CONFIGURED = """() => { const keys = [...state.rows.keys()].sort();
+    const config = (i) => (i ? [["policy.no_divergence_guard", "false"]] : [["policy", "null"]]);
+    keys.forEach((key, i) => state.about.set(key, { config: config(i) }));
+    choose(keys); }"""
+"""Chooses all runs, after each but the first got a policy."""
 BAD = """<html lang="en"><title>bad</title><main><h1>a</h1><h3>skipped</h3>
 <img src="data:image/gif;base64,R0lGODlhAQABAAAAACw=">
 <p style="color: #aaa; background: #fff">faint</p><button></button></main></html>"""
@@ -123,6 +128,26 @@ def test_runs_beside_each_other_have_the_colours_of_the_report(browser: Browser,
     tab.context.close()
 
 
+def test_on_a_telephone_runs_beside_each_other_are_cards_and_keys_stay_in_sight(
+    browser: Browser,  # noqa: F811
+    pages: dict[str, Path],
+) -> None:
+    tab = opened(browser, pages["dashboard"].as_uri(), 400)
+    tab.evaluate(CONFIGURED)
+    tab.wait_for_selector("table.differ td")
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 400
+    assert tab.evaluate("(e => e.scrollWidth <= e.clientWidth)(document.querySelector('table.compared').parentElement)")
+    cells = tab.eval_on_selector_all("table.compared td", "(all) => all.slice(2, 8).map((e) => e.dataset.name)")
+    assert cells == ["epochs", "time left", "time", "loss", "evaluation", "samples/s"], "each cell says what it is"
+    tab.evaluate("document.querySelector('table.differ').parentElement.scrollLeft = 60")
+    key = "document.querySelector('table.differ td').getBoundingClientRect()"
+    assert tab.evaluate(f"{key}.left") > 0, "the key does not move with the values"
+    assert 90 < tab.evaluate(f"{key}.width") < 200
+    keys = tab.eval_on_selector_all("table.differ td:first-child", "(all) => all.map((e) => e.textContent)")
+    assert keys == ["policy.no_divergence_guard"], "it says as much of the run without a policy"
+    tab.context.close()
+
+
 def test_seeds_of_one_mode_are_told_apart(page: Page, tmp_path: Path) -> None:  # noqa: F811
     for seed in (0, 1, 2):
         write_run(tmp_path / "runs", make_spec("cpu_async", seed=seed, epochs=4))
@@ -170,6 +195,14 @@ def test_on_a_telephone_no_table_and_no_page_is_wider_than_the_window(
     if name != "dashboard":
         names = "[...document.querySelectorAll('td')].map((e) => e.dataset.name)"
         assert all(tab.evaluate(names)), "each cell says what it is"
+    tab.context.close()
+
+
+@pytest.mark.parametrize("name", ["page-one", *slow("run"), "many"])
+def test_no_table_and_no_command_is_cut_on_a_screen(browser: Browser, pages: dict[str, Path], name: str) -> None:  # noqa: F811
+    tab = opened(browser, pages[name].as_uri(), 1400)
+    cut = "[...document.querySelectorAll('.wide, pre')].filter((e) => e.scrollWidth > e.clientWidth + 1)"
+    assert tab.evaluate(f"{cut}.map((e) => e.innerText.slice(0, 200))") == []
     tab.context.close()
 
 

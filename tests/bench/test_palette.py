@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from bench.base.mode_styles import PALETTE, SOLO, mode_style
+from bench.base.style import CATEGORIES
 from bench.dashboard import page
 from bench.report.html import ASSETS
 from ddp.engine.modes import modes
@@ -47,6 +49,11 @@ LAB = np.array(
     ]
 )
 """OKLab, Ottosson 2020."""
+
+
+def test_kinds_of_time_have_the_colours_of_the_report_on_the_dashboard() -> None:
+    (text,) = re.findall(r"const KINDS = \{(.*)\};", Path(page.__file__).with_name("run.js").read_text())
+    assert dict(re.findall(r'(\w+): "(#\w+)"', text)) == {k: v for k, v in CATEGORIES.items() if k != "other"}
 
 
 def linear(colour: str) -> Colour:
