@@ -110,8 +110,9 @@ def is_fraction(metric: str) -> bool:
 
 
 def gap(behind: float | None, metric: str, higher_is_better: bool = True) -> str:
-    """Format the signed gap to solo: the metric less solo's. Without `higher_is_better`, `+` always means better."""
+    """Format the signed gap to solo: the metric less solo's. Without `higher_is_better`, `+` always means better.
+    What rounds to nothing is +0.00, never -0.00."""
     if behind is None:
         return "–"
     value = (-behind if higher_is_better else behind) + 0.0
-    return f"{100 * value:+.2f} pt" if is_fraction(metric) else f"{value:+.4g}"
+    return f"{round(100 * value, 2) + 0.0:+.2f} pt" if is_fraction(metric) else f"{value:+.4g}"

@@ -142,6 +142,7 @@ def lower(shown: Page) -> Page:
 
 def test_a_difference_of_a_loss_has_the_sign_of_a_subtraction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (gap(0.5, "cross_entropy"), gap(0.5, "cross_entropy", False)) == ("-0.5", "+0.5")
+    assert {gap(behind, "accuracy") for behind in (0.0, 4e-5, -4e-5)} == {"+0.00 pt"}
     shown = lower(page(tmp_path, QUICK, {"nccl_sync": "FAIL"}))
     found, _, _ = spoken(shown)
     assert (difference(found.options[0]), span(found.options[0])) == ("+0.009", "+0.007 to +0.012")
