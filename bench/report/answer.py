@@ -4,8 +4,9 @@ good as one device's. Pure.
 A cell is recommended on four conditions: every verdict passes, all its seeds reach the target, each rank has a real
 device of its own, and the 95 % interval of its time to the target over solo's lies below 1. Times come from runs that
 no other program disturbed; with fewer than two such runs, times are marked as unreliable. Of the cells whose times
-cannot be told apart from the quickest, the one with the best quality is recommended, and the others are named beside
-it. Verdicts are those of `bench validate`; nothing is judged here.
+cannot be told apart from the quickest, those are left whose quality cannot be told apart from the best one; of these the
+mode that `bench list` shows first, the plainest, is recommended. The others are named beside it. Verdicts are those of
+`bench validate`; nothing is judged here.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from bench.report.timing import Timing
 from bench.results.cells import Cell
 from bench.validate import Verdict
 from bench.validate.fingerprint import one_machine
+from ddp.engine.modes import modes
 
 Kind = Literal["use", "one", "open", "nothing"]
 """What is recommended: a way of training; one device; nothing yet, because the evidence does not decide; or nothing,
@@ -108,9 +110,9 @@ class Answer:
     options: tuple[Option, ...]
     """Every cell but solo: first those that did not pass, then by time to the target."""
     chosen: Option | None = None
-    """The recommended option: of the quickest and those not told apart from it, the one with the best quality. Without
-    a recommendation, the option that the text discusses instead: the first that passed, in the order of the
-    options."""
+    """The recommended option: the plainest of those not told apart from the quickest by time, nor from the best of these
+    by quality. Without a recommendation, the option that the text discusses instead: the first that passed, in the
+    order of the options."""
     equals: tuple[Option, ...] = ()
     """Options that are as quick, as far as the evidence shows."""
     why: Why = ""
@@ -127,9 +129,9 @@ def answer(page: Page, cells: list[Cell]) -> Answer:
     sound = [option for option in options if option.sound]
     if sooner := [option for option in sound if option.sooner]:
         quickest, *others = sooner
-        alike = [quickest, *(each for each in others if not apart(quickest, each))]
-        best = max(alike, key=_gain)
-        return Answer("use", options, best, tuple(each for each in alike if each is not best))
+        quick = [quickest, *(each for each in others if not apart(quickest, each))]
+        best = plainest(quick)
+        return Answer("use", options, best, tuple(each for each in quick if each is not best))
     if sound and all(option.later for option in sound):
         return Answer("one", options, sound[0])
     return Answer("open", options, *_lacking(options, sound))
@@ -213,6 +215,28 @@ def gravest(verdicts: Sequence[Verdict]) -> dict[str, Verdict]:
     for verdict in sorted(wrong, key=lambda v: (GRAVEST.index(v.name), v.check != "quality")):
         worst.setdefault(verdict.cell, verdict)
     return worst
+
+
+def plainest(options: Sequence[Option]) -> Option:
+    """Return, of those whose quality cannot be told from the best one's, the option whose mode comes first in the
+    registries; of one mode, the best in quality. The best by a difference that chance explains would be a draw."""
+    best, known = max(options, key=_gain), list(modes())
+    equal = [option for option in options if option is best or alike(best, option)]
+
+    def place(option: Option) -> tuple[int, float]:
+        mode = option.cell.about.mode
+        return known.index(mode) if mode in known else len(known), -_gain(option)
+
+    return min(equal, key=place)
+
+
+def alike(mine: Option, theirs: Option) -> bool:
+    """Return whether the final metric of each lies in the interval of the other's."""
+    if mine.quality is None or theirs.quality is None:
+        return False
+    a, b = mine.quality.difference, theirs.quality.difference
+    ends = ((b.value, a.low, a.high), (a.value, b.low, b.high))
+    return all(low is not None and high is not None and low <= value <= high for value, low, high in ends)
 
 
 def _gain(option: Option) -> float:

@@ -13,6 +13,7 @@ from bench.base.number_format import plural
 from bench.report import alone
 from bench.report.answer import Answer, Kind, Option
 from bench.report.blocks import plain
+from bench.report.compare import wires
 from bench.report.glossary import meaning
 from bench.report.losses import INSIDE, NAMED, cause, costs, in_words, lost
 from bench.report.page import levels, listed, number, percent
@@ -146,7 +147,7 @@ def limit(best: Option, most: int = NAMED) -> str:
 
 
 def missing_share(best: Option, most: int = NAMED) -> str:
-    """Return the largest causes of the speed that the option lacks: `missing 26 %: 15 % waiting for others, …`."""
+    """Return the largest causes of the speed that the option lacks: `missing 26 %: 15 % waiting, …`."""
     efficiency, (shares, hidden) = best.efficiency, _shares(best)
     return in_words(1 - efficiency.value, shares, hidden, most) if shares and efficiency is not None else ""
 
@@ -166,19 +167,21 @@ def slow(each: Answer, best: Option) -> str:
     """Return which other ways of training are not shown to be sooner than one device, and where each loses most of its
     speed; empty if nothing is known."""
     causes: dict[str, list[Option]] = {}
+    theirs = wires([option.rival for option in each.options])
     for option in each.options:
         known = option.time is not None and not option.disturbed and not option.sooner and option is not best
         shares, hidden = _shares(option) if known and option.cell.about.world_size > 1 else ({}, False)
         if shares and max(shares.values()) > 0:
             words = cause(shares, hidden)
-            causes.setdefault(words + (in_each_step(option) if words == INSIDE else ""), []).append(option)
-    texts = [f"{names(some, each.options)} for {words}" for words, some in causes.items()]
-    return f"Not shown to be sooner: {'; '.join(texts)}." if texts else ""
+            causes.setdefault(words + (through(option, bool(theirs)) if words == INSIDE else ""), []).append(option)
+    texts = [f"{names(some, each.options)}: {words}" for words, some in causes.items()]
+    return f"Not shown to be sooner (main cost): {'; '.join(texts)}." if texts else ""
 
 
-def in_each_step(option: Option) -> str:
-    """Return why collectives inside the steps are slow on small models, which the breakdown cannot tell from computing."""
-    return f" ({plain(option.cell.about.transport)} costs each step a fixed time)"
+def through(option: Option, alone: bool) -> str:
+    """Return the transport of collectives inside the steps, which the breakdown cannot tell from computing. `alone`:
+    whether no engine of ours used it."""
+    return f", through {plain(option.cell.about.transport)}{', unlike ours' if alone else ''}"
 
 
 def left(cells: Sequence[Cell], each: Answer) -> str:

@@ -13,7 +13,7 @@ from statistics import fmean
 from bench.results.schema import Metrics
 
 WORDS = {
-    "wait": "waiting for others",
+    "wait": "waiting",
     "comm": "communicating",
     "data": "making batches",
     "compute": "slower computing than on one device",
@@ -23,7 +23,7 @@ WORDS = {
 """Category of the breakdown that costs training time -> its words. Evaluation stops the clock."""
 IN_STEPS = "communicating inside the steps, slower than on one device"
 """Words of `compute` if collectives are part of it."""
-INSIDE = "communicating inside slower steps"
+INSIDE = "collectives inside the steps"
 """The same words if it is the largest share."""
 REST = "the rest"
 NAMED = 3
@@ -65,7 +65,7 @@ def percents(missing: float, shares: Mapping[str, float], most: int = NAMED) -> 
 
 
 def in_words(missing: float, shares: Mapping[str, float], hidden: bool = False, most: int = NAMED) -> str:
-    """Return `missing 26 %: 15 % waiting for others, 8 % communicating, 3 % the rest`; empty where nothing is missing.
+    """Return `missing 26 %: 15 % waiting, 8 % communicating, 3 % the rest`; empty where nothing is missing.
 
     `hidden`: collectives lie inside the steps.
     """
@@ -84,4 +84,4 @@ def cause(shares: Mapping[str, float], hidden: bool = False) -> str:
 
 
 def _rest(share: int) -> str:
-    return f"{share} % {REST}" if share > 0 else f"but the rest is {-share} % cheaper"
+    return f"{share} % {REST}" if share > 0 else f"{-share} % gained elsewhere"

@@ -267,6 +267,6 @@ def _quality_reason(option: Option) -> str:
             return f"worse, not shown to be by < {allowed(option)}"
         return ""
     if wrong.name == "INCONCLUSIVE":
-        few = f"{plural(d.n, 'seed')} cannot tell yet"
+        few = f"{plural(d.n, 'seed')} {'is' if d.n == 1 else 'are'} too few for a verdict"
         return f"maybe > {allowed(option)} worse" if d.low is None or d.low < -margin else few
     return ""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from bench.base.number_format import plural
-from bench.report.answer import Answer, Option, Why, apart
+from bench.report.answer import Answer, Option, Why, alike, apart
 from bench.report.blocks import plain
 from bench.report.page import Page, listed
 from bench.report.page_words import (
@@ -27,8 +27,8 @@ from bench.report.page_words import (
 from bench.results.cells import Cell, Workload
 from bench.validate.checks.speed import disturbed
 
-EQUALS = 3
-"""Most ways of training named beside the best one."""
+EQUALS, BRIEF = 3, 2
+"""Most ways of training named beside the best one, and most undecided ones on a short page."""
 CLAIMS = {"PASS": "is as good as one device", "FAIL": "is worse than one device"}
 """Verdict on quality -> its words, for verdicts that decide."""
 
@@ -105,17 +105,8 @@ def _use(model: str, workload: Workload, each: Answer, best: Option, brief: bool
             )
         text += short if brief else long
     if hopeful := undecided(each, best):
-        text += f" Perhaps quicker, but not decided: {names(hopeful, each.options, EQUALS)}."
+        text += f" Perhaps quicker, but not decided: {names(hopeful, each.options, BRIEF if brief else EQUALS)}."
     return text
-
-
-def alike(mine: Option, theirs: Option) -> bool:
-    """Return whether the final metric of each lies in the interval of the other's."""
-    if mine.quality is None or theirs.quality is None:
-        return False
-    a, b = mine.quality.difference, theirs.quality.difference
-    ends = ((b.value, a.low, a.high), (a.value, b.low, b.high))
-    return all(low is not None and high is not None and low <= value <= high for value, low, high in ends)
 
 
 def undecided(each: Answer, best: Option) -> list[Option]:

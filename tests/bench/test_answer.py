@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,37 @@ def test_what_cannot_be_told_apart_is_named_beside_the_best(tmp_path: Path) -> N
     assert found.chosen is not None
     assert found.chosen.cell.about.mode == "nccl_sync"
     assert [option.cell.about.mode for option in found.equals] == ["nccl_cadence"]
+
+
+def test_of_equals_the_plainest_is_recommended_and_no_better_one_is_lost(tmp_path: Path) -> None:
+    """Chance makes one of equals the best: the advice would change from sweep to sweep."""
+    times: dict[str, Seconds] = {"solo": SOLO, "nccl_async": (5.0, 5.2, 5.1), "nccl_cadence": (5.1, 5.2, 5.3)}
+    shown = page(tmp_path, times, {})
+
+    def chosen(**worse: float) -> str:
+        figures = [
+            (
+                cell,
+                LevelFigures(
+                    worse[cell.about.mode],
+                    worse[cell.about.mode] - 0.002,
+                    worse[cell.about.mode] + 0.002,
+                    0.01,
+                    3,
+                    20,
+                    False,
+                ),
+            )
+            for cell in shown.cells
+            if cell.about.mode in worse
+        ]
+        judged = tuple(verdict(cell, "PASS", its) for cell, its in figures)
+        found = asked(replace(shown, verdicts=judged)).chosen
+        assert found is not None
+        return found.cell.about.mode
+
+    assert chosen(nccl_cadence=0.001, nccl_async=-0.0005) == "nccl_cadence", "worse by chance, and plainer"
+    assert chosen(nccl_cadence=0.004, nccl_async=-0.0005) == "nccl_async", "shown to be better"
 
 
 @pytest.mark.parametrize(

@@ -222,7 +222,7 @@ def test_losses_are_told_as_parts_of_a_whole() -> None:
     missing = 1 - 9.5 / 13.5
     assert math.isclose(sum(shares.values()), missing)
     assert losses.in_words(missing, shares) == (
-        "missing 30 %: 15 % waiting for others, 7 % communicating, 7 % slower computing than on one device, 1 % the rest"
+        "missing 30 %: 15 % waiting, 7 % communicating, 7 % slower computing than on one device, 1 % the rest"
     )
     assert losses.in_words(-0.05, shares) == ""
 

@@ -62,7 +62,7 @@ def test_why_collectives_inside_the_steps_are_slow_on_small_models_is_said(tmp_p
     limits = [dict(block.items)[LIMITS] for block in blocks_of(drawn.example(tmp_path)) if isinstance(block, Facts)]
     told = [text for text in limits if "torch_ddp" in text]
     assert told
-    assert all("(gloo costs each step a fixed time)" in text for text in told)
+    assert all("collectives inside the steps, through gloo" in text for text in told)
 
 
 def test_several_workloads_have_four_figures_over_all(tmp_path: Path) -> None:

@@ -216,9 +216,9 @@ def _legend(page: Page, series: Sequence[ScalingSeries], answers: Sequence[Answe
     arrow = f"*{RECOMMENDED.strip()}*: recommended"
     columns: Mapping[str, bool] = {
         f"{arrow}, the quickest of those whose quality is OK; *×*: over one device's": bool(series),
-        f"{arrow}, the best in quality of the quickest": any(each.kind == "use" for each in answers),
-        f"*quality OK*, at 95 %: worse by at most {ALLOWED}": passed,
-        "*sooner?* at the target": against,
+        f"{arrow}: the plainest of those equal in time and quality": any(each.kind == "use" for each in answers),
+        f"*quality OK*: at 95 % worse by at most {ALLOWED}": passed,
+        "*sooner?*: to the target": against,
         "*efficiency*: speed / that of as many devices alone": against or bool(series),
         "over 100 %: chance": any(option.efficiency is not None and _chance(option.efficiency) for option in options),
         "*1 device*: one rank, 1 × but for chance": bool(series),

@@ -115,9 +115,9 @@ def _fastest(page: Page, size: int, group: list[Rival]) -> str:
     cores = page.cores(best.cell)
     text += f"; they are more than the {cores} cores" if cores is not None and cores < size else ""
     arrives = (_speedup(best) - 1) / (size - 1)
-    return text + (
-        f". So each device added brings {arrives:.0%} of one" if arrives > 0 else ". So one device alone is faster"
-    )
+    if arrives <= 0:
+        return f"{text}. So one device alone is faster"
+    return f"{text}. So each device added brings {'all' if arrives >= 1 else f'{arrives:.0%}'} of one"
 
 
 def _speedup(rival: Rival) -> float:
