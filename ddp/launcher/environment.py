@@ -6,19 +6,14 @@ environments.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from zlib import crc32
 
 from ddp.launcher.hostlist import hosts as host_names
-from ddp.launcher.hostlist import tasks_per_node
+from ddp.launcher.slurm_step import REMEDY, block, hides_step, in_step, job_of, step_of, tasks, tasks_by_host
+from ddp.launcher.variables import Environment, number, text
 
-Environment = Mapping[str, str]
 RAY, MPI = "ray", "mpi"
-STEP = ("SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NODELIST")
-"""Variables of a SLURM step: its number, the older name of that, and its hosts."""
-BATCH_STEP = ("batch", "4294967291")
-"""SLURM's names for the step of a batch script."""
 LOWEST_PORT, PORTS = 10_000, 20_000
 """Range of ports for rank 0, below the ephemeral ports of operating systems."""
 
@@ -71,16 +66,16 @@ def _torchrun(environ: Environment) -> Placement | None:
     if "TORCHELASTIC_RUN_ID" not in environ or "WORLD_SIZE" not in environ:
         return None
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
-    restarts = _number(environ, "TORCHELASTIC_RESTART_COUNT", 0)
-    if _number(environ, "WORLD_SIZE") == 1:
+    restarts = number(environ, "TORCHELASTIC_RESTART_COUNT", 0)
+    if number(environ, "WORLD_SIZE") == 1:
         return Placement("torchrun", job=environ["TORCHELASTIC_RUN_ID"], restarts=restarts)
-    rank, size, local, beside, node, nodes = (_number(environ, name) for name in names)
+    rank, size, local, beside, node, nodes = (number(environ, name) for name in names)
     return Placement(
         *("torchrun", rank, size, local, beside, node, nodes),
         job=environ["TORCHELASTIC_RUN_ID"],
         restarts=restarts,
-        address=_text(environ, "MASTER_ADDR"),
-        port=_number(environ, "MASTER_PORT"),
+        address=text(environ, "MASTER_ADDR"),
+        port=number(environ, "MASTER_PORT"),
         step=str(restarts),
     )
 
@@ -91,9 +86,9 @@ def _declared(environ: Environment) -> Placement | None:
     host."""
     if not environ.get("DDP_LAUNCHER"):
         return None
-    rank, size = _number(environ, "RANK", 0), _number(environ, "WORLD_SIZE", 1)
-    local, beside = _number(environ, "LOCAL_RANK", 0), max(_number(environ, "LOCAL_WORLD_SIZE", 1), 1)
-    node, restarts = _number(environ, "NODE_RANK", rank // beside), _number(environ, "DDP_RESTARTS", 0)
+    rank, size = number(environ, "RANK", 0), number(environ, "WORLD_SIZE", 1)
+    local, beside = number(environ, "LOCAL_RANK", 0), max(number(environ, "LOCAL_WORLD_SIZE", 1), 1)
+    node, restarts = number(environ, "NODE_RANK", rank // beside), number(environ, "DDP_RESTARTS", 0)
     return Placement(
         *(
             environ["DDP_LAUNCHER"],
@@ -107,8 +102,8 @@ def _declared(environ: Environment) -> Placement | None:
         hosts=tuple(filter(None, environ.get("DDP_HOSTS", "").split(","))),
         job=environ.get("DDP_JOB", ""),
         restarts=restarts,
-        address=_text(environ, "MASTER_ADDR") if size > 1 else "",
-        port=_number(environ, "MASTER_PORT", 0),
+        address=text(environ, "MASTER_ADDR") if size > 1 else "",
+        port=number(environ, "MASTER_PORT", 0),
         step=str(restarts),
     )
 
@@ -118,13 +113,13 @@ def _ray(environ: Environment) -> Placement | None:
     if not {"RAY_JOB_ID", "RAY_RAYLET_PID"} & environ.keys() or not {"RANK", "NODE_RANK"} <= environ.keys():
         return None
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK")
-    rank, size, local, beside, node = (_number(environ, name) for name in names)
+    rank, size, local, beside, node = (number(environ, name) for name in names)
     address = environ.get("MASTER_ADDR", "")
     return Placement(
         *(RAY, rank, size, local, beside, node, _nodes(RAY, size, beside, node)),
         job=environ.get("RAY_JOB_ID", ""),
         address=address,
-        port=_number(environ, "MASTER_PORT", 0) if address else 0,
+        port=number(environ, "MASTER_PORT", 0) if address else 0,
     )
 
 
@@ -133,7 +128,7 @@ def _open_mpi(environ: Environment) -> Placement | None:
     for prefix in ("OMPI", "MV2", "MVP"):
         if f"{prefix}_COMM_WORLD_RANK" in environ:
             names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
-            rank, size, local, beside = (_number(environ, f"{prefix}_COMM_WORLD_{name}") for name in names)
+            rank, size, local, beside = (number(environ, f"{prefix}_COMM_WORLD_{name}") for name in names)
             start = (
                 environ.get("PMIX_NAMESPACE") or environ.get("OMPI_MCA_ess_base_jobid") or environ.get("MPIRUN_ID", "")
             )
@@ -145,16 +140,16 @@ def _pmi(environ: Environment) -> Placement | None:
     """Read the PMI variables of MPICH and its relatives. SLURM sets them too, but its own say more."""
     if not {"PMI_RANK", "PMI_SIZE"} <= environ.keys():
         return None
-    rank, size = _number(environ, "PMI_RANK"), _number(environ, "PMI_SIZE")
-    if _in_step(environ) and (environ.get("SLURM_PROCID"), environ.get(_tasks(environ), "")) == (str(rank), str(size)):
+    rank, size = number(environ, "PMI_RANK"), number(environ, "PMI_SIZE")
+    if in_step(environ) and (environ.get("SLURM_PROCID"), environ.get(tasks(environ), "")) == (str(rank), str(size)):
         return None
-    local = _number(environ, "MPI_LOCALRANKID", rank)
-    return _mpi(environ, rank, size, local, _number(environ, "MPI_LOCALNRANKS", size), environ.get("PMI_JOBID", ""))
+    local = number(environ, "MPI_LOCALRANKID", rank)
+    return _mpi(environ, rank, size, local, number(environ, "MPI_LOCALNRANKS", size), environ.get("PMI_JOBID", ""))
 
 
 def _pmix(environ: Environment) -> None:
     """Refuse a rank of PMIx outside of SLURM, because its variables do not give the number of ranks."""
-    if "PMIX_RANK" in environ and not _in_step(environ):
+    if "PMIX_RANK" in environ and not in_step(environ):
         raise ValueError(
             f"PMIX_RANK={environ['PMIX_RANK']}, but no variable says of how many ranks: start them with mpirun or torchrun"
         )
@@ -173,62 +168,39 @@ def _mpi(environ: Environment, rank: int, size: int, local: int, beside: int, st
         raise ValueError(
             f"mpirun: rank {rank} is the {local}th of its host: start them with mpirun --map-by ppr:N:node"
         )
-    restarts = _number(environ, "SLURM_RESTART_COUNT", 0)
+    restarts = number(environ, "SLURM_RESTART_COUNT", 0)
     names = host_names(environ["SLURM_JOB_NODELIST"]) if environ.get("SLURM_JOB_NODELIST") else ()
     return Placement(
         *(MPI, rank, size, local, beside, rank // beside if filled else rank % nodes, nodes),
         hosts=names if len(names) == nodes else (),  # unknown if ranks use only some of the job's hosts
-        job=_slurm_job(environ) or start,
+        job=job_of(environ) or start,
         address=environ.get("MASTER_ADDR", ""),
-        port=_number(environ, "MASTER_PORT", 0),
-        step=f"{start}.{restarts}" if _slurm_job(environ) else "",
+        port=number(environ, "MASTER_PORT", 0),
+        step=f"{start}.{restarts}" if job_of(environ) else "",
         restarts=restarts,
     )
 
 
-def _tasks(environ: Environment) -> str:
-    """Return the name of the variable with the number of tasks of a SLURM step; "" if there is none."""
-    return next((name for name in ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS") if environ.get(name)), "")
-
-
-def _in_step(environ: Environment) -> bool:
-    """Return whether srun started this process. A batch script and salloc's shell have some of a task's variables, too."""
-    if "SLURM_PROCID" not in environ:
-        return False
-    inside = _step(environ) not in ("", *BATCH_STEP)
-    return inside or _number(environ, "SLURM_PROCID") > 0  # outside of a step: refused later
-
-
-def _step(environ: Environment) -> str:
-    """Return the id or the hosts of SLURM's step; "" if no variable has either."""
-    return next((value for name in STEP if (value := environ.get(name))), "")
-
-
-def _slurm_job(environ: Environment) -> str:
-    """Return the id of SLURM's job; "" outside of one."""
-    array = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
-    return f"{array[0]}_{array[1]}" if array[0] and array[1] else environ.get("SLURM_JOB_ID", "")
-
-
 def _slurm(environ: Environment) -> Placement | None:
-    if "SLURM_JOB_ID" not in environ:
+    several = hides_step(environ) or (in_step(environ) and environ.get(tasks(environ)) != "1")
+    if "SLURM_JOB_ID" not in environ and not several:
         return None
-    job = _slurm_job(environ)
-    restarts = _number(environ, "SLURM_RESTART_COUNT", 0)
+    job = job_of(environ)
+    restarts = number(environ, "SLURM_RESTART_COUNT", 0)
     step = f"{environ.get('SLURM_STEP_ID') or environ.get('SLURM_STEPID') or 'batch'}.{restarts}"
-    if not _in_step(environ):  # without srun, a batch script starts single processes, whatever its tasks
+    if not several and not in_step(environ):  # without srun, a batch script starts single processes
         return Placement("slurm", job=job, restarts=restarts, step=step)
-    rank = _number(environ, "SLURM_PROCID")
-    if not _tasks(environ) or not _step(environ):
-        lacks = "SLURM_STEP_ID" if _tasks(environ) else "SLURM_STEP_NUM_TASKS"
-        raise ValueError(f"slurm: SLURM_PROCID is {rank}, but {lacks} is not set: start the ranks with srun")
-    size = _number(environ, _tasks(environ))
+    rank = number(environ, "SLURM_PROCID")
+    if not job or not tasks(environ) or not step_of(environ):
+        lacks = "SLURM_JOB_ID" if not job else "SLURM_STEP_ID" if tasks(environ) else "SLURM_STEP_NUM_TASKS"
+        raise ValueError(f"slurm: SLURM_PROCID is {rank}, but {lacks} is not set: {REMEDY}")
+    size = number(environ, tasks(environ))
     sources = [name for name in ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST") if environ.get(name)]
     source = sources[0] if sources else "SLURM_STEP_NODELIST"
-    names = host_names(_text(environ, source))
-    nodes = _number(environ, "SLURM_STEP_NUM_NODES", len(names))
-    counts = _counts(environ, size, nodes)
-    node = _number(environ, "SLURM_NODEID", _block(counts, rank))
+    names = host_names(text(environ, source))
+    nodes = number(environ, "SLURM_STEP_NUM_NODES", len(names))
+    counts = tasks_by_host(environ, size, nodes)
+    node = number(environ, "SLURM_NODEID", block(counts, rank))
     if not len(names) == nodes == len(counts):
         lists = f"{source} names {len(names)} hosts, SLURM_STEP_TASKS_PER_NODE {len(counts)}"
         raise ValueError(f"slurm: {lists}, SLURM_STEP_NUM_NODES is {nodes}: were variables of another step kept?")
@@ -236,27 +208,14 @@ def _slurm(environ: Environment) -> Placement | None:
         if environ.get(name, str(value)) != str(value):
             raise ValueError(f"slurm: {name}={environ[name]}, but srun says {value}: unset {name}")
     return Placement(
-        *("slurm", rank, size, _number(environ, "SLURM_LOCALID"), counts[min(node, len(counts) - 1)], node, nodes),
+        *("slurm", rank, size, number(environ, "SLURM_LOCALID"), counts[min(node, len(counts) - 1)], node, nodes),
         hosts=names,
         job=job,
         restarts=restarts,
         address=environ.get("MASTER_ADDR", ""),
-        port=_number(environ, "MASTER_PORT", 0),
+        port=number(environ, "MASTER_PORT", 0),
         step=step,
     )
-
-
-def _counts(environ: Environment, size: int, nodes: int) -> tuple[int, ...]:
-    """Return the number of tasks on each host of a step. If SLURM does not tell, assume that tasks are spread evenly."""
-    text = environ.get("SLURM_STEP_TASKS_PER_NODE")
-    if text is not None or not nodes:
-        return tasks_per_node(text or str(size))
-    return tuple(size // nodes + (place < size % nodes) for place in range(nodes))
-
-
-def _block(counts: tuple[int, ...], rank: int) -> int:
-    """Return the index of a rank's host, if ranks fill one host after the other."""
-    return next((place for place in range(len(counts)) if rank < sum(counts[: place + 1])), 0)
 
 
 def _check(placement: Placement) -> None:
@@ -283,18 +242,3 @@ def _nodes(launcher: str, size: int, beside: int, node: int) -> int:
     if beside < 1:
         raise ValueError(f"{launcher}: LOCAL_WORLD_SIZE is {beside}: a host has at least one rank")
     return max(-(-size // beside), node + 1)
-
-
-def _text(environ: Environment, name: str) -> str:
-    if not environ.get(name):
-        raise ValueError(f"{name} is not set, though other variables of its launcher are: start the ranks anew")
-    return environ[name]
-
-
-def _number(environ: Environment, name: str, default: int | None = None) -> int:
-    """Return the integer value of a variable. Raises ValueError."""
-    text = environ.get(name, "" if default is None else str(default)).strip()
-    if not (text.isascii() and text.isdecimal()):
-        what = f"{name}={text!r} is no whole number" if text else f"{name} is not set"
-        raise ValueError(f"{what}, though other variables of its launcher are there: start the ranks anew")
-    return int(text)

@@ -21,7 +21,17 @@ SRUN = {
 FEW = {
     "SLURM_JOB_ID": "41", "SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0", "SLURM_STEP_NODELIST": "n[1-2]",
 }  # fmt: skip
-BATCH = {"SLURM_JOB_ID": "41", "SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
+BATCH = {
+    "SLURM_JOB_ID": "41", "SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_LOCALID": "0", "SLURM_NODEID": "0",
+    "SLURM_GTIDS": "0", "SLURM_TASK_PID": "77",
+}  # fmt: skip
+PASSED = {
+    "SLURM_JOB_ID": "41",
+    "SLURM_PROCID": "0",
+    "SLURM_NTASKS": "2",
+    "SLURM_LOCALID": "0",
+    "SLURM_JOB_NUM_NODES": "1",
+}
 OPEN_MPI = {
     "OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "1",
     "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": "prterun-9", "MASTER_ADDR": "10.0.0.1",
@@ -74,6 +84,11 @@ DECLARED = {
         (FEW | {"SLURM_PROCID": "0"}, Placement("slurm", 0, 2, 0, 1, 0, 2, ("n1", "n2"), "41", 0, "", 0, "batch.0")),
         ({name: value for name, value in SRUN.items() if name != "SLURM_STEP_NUM_TASKS"},
          Placement("slurm", 2, 3, 0, 1, 1, 2, ("n1", "n2"), "41", 0, "", 0, "0.0")),
+        # One task, or none, of which a container passes little.
+        (PASSED | {"SLURM_NTASKS": "1"}, Placement("slurm", job="41", step="batch.0")),
+        ({"SLURM_JOB_ID": "41", "SLURM_NTASKS": "8"}, Placement("slurm", job="41", step="batch.0")),  # salloc's shell
+        ({name: value for name, value in BATCH.items() if name != "SLURM_JOB_ID"}, None),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, None),
         # Started by ssh in a batch script, which has SLURM's variables of a task.
         (BATCH | {"SLURM_NTASKS": "2"} | MPICH | {"PMI_RANK": "0", "MPI_LOCALRANKID": "0"},
          Placement("mpi", 0, 2, 0, 2, 0, 1, job="41", step=".0")),
@@ -112,6 +127,14 @@ def test_what_a_launcher_says(environ: dict[str, str], placement: Placement | No
          "SLURM_PROCID is 1, but SLURM_STEP_NUM_TASKS is not set: start the ranks with srun"),
         ({name: value for name, value in FEW.items() if name != "SLURM_STEP_NODELIST"} | {"SLURM_JOB_NODELIST": "n[1-2]"},
          "SLURM_PROCID is 1, but SLURM_STEP_ID is not set: start the ranks with srun"),
+        # A container that hides the step: all of its ranks are refused, or the first would train alone.
+        (PASSED, "SLURM_PROCID is 0, but SLURM_STEP_ID is not set: start the ranks with srun, and pass a container all"),
+        (PASSED | {"SLURM_PROCID": "1"}, "SLURM_PROCID is 1, but SLURM_STEP_ID is not set: start the ranks with srun"),
+        ({"SLURM_JOB_ID": "41", "SLURM_PROCID": "0"}, "SLURM_PROCID is 0, but SLURM_STEP_NUM_TASKS is not set: start"),
+        (BATCH | {"SLURM_SRUN_COMM_PORT": "41897"}, "SLURM_PROCID is 0, but SLURM_STEP_ID is not set: start the ranks with"),
+        ({name: value for name, value in FEW.items() if name != "SLURM_JOB_ID"}, "is 1, but SLURM_JOB_ID is not set: start"),
+        ({name: value for name, value in SRUN.items() if name != "SLURM_JOB_ID"} | {"SLURM_PROCID": "0"},
+         "slurm: SLURM_PROCID is 0, but SLURM_JOB_ID is not set: start the ranks with srun"),
         (BATCH | {"PMIX_RANK": "1"}, "PMIX_RANK=1, but no variable says of how many ranks: start them with mpirun"),
         (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "3"}, "4 ranks, 3 of them on this host: start as many on each host"),
         (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "0"}, "start as many on each host"),

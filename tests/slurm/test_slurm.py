@@ -113,6 +113,31 @@ def test_a_script_trains_the_same_bits(slurm: Cluster, tmp_path: Path) -> None:
     assert sorted(out.splitlines()) == sorted([*local.splitlines(), "top level"])
 
 
+@pytest.mark.parametrize(
+    "kept", [("SLURM_JOB_ID", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"), ()], ids=["few", "all else"]
+)
+def test_all_ranks_are_refused_where_their_step_is_hidden(
+    slurm: Cluster, tmp_path: Path, kept: tuple[str, ...]
+) -> None:
+    """As in a container that is passed some of SLURM's variables. Before, rank 0 trained alone."""
+    hide = (
+        "[n for n in os.environ if n.startswith('SLURM_') and " + (f"n not in {kept}" if kept else "'STEP' in n") + "]"
+    )
+    code = (
+        f"import os, sys\nfor name in {hide}: del os.environ[name]\nos.execv(sys.executable, [*{BENCH}, *sys.argv[1:]])"
+    )
+    words = ("srun", "-N2", "-n2", sys.executable, "-c", code, *CELL, *QUIET)
+    began = time.monotonic()
+    answer = subprocess.run(words, cwd=tmp_path, env=variables(slurm), capture_output=True, text=True, timeout=100)
+    assert answer.returncode
+    for rank in range(2):
+        assert (
+            f"slurm: SLURM_PROCID is {rank}, but SLURM_STEP_ID is not set: start the ranks with srun" in answer.stderr
+        )
+    assert time.monotonic() - began < 60
+    assert not results(tmp_path)
+
+
 def submitted(slurm: Cluster, folder: Path, *words: str) -> Path:
     """Submit a sweep; return its folder."""
     done(slurm, folder, *BENCH, "-m", *words, *QUIET, "launch=slurm", "launch.wait=false")
