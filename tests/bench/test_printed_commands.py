@@ -24,6 +24,7 @@ PRINTED = {
     "config/hydra_errors.py",
     "command/validate_command.py",
     "runner/launch.py",  # run by tests/runtime/test_shortage.py
+    "command/explain_command.py",  # read by tests/predict/test_explained.py
     "command/help_page.py",
     "command/listing.py",
     "command/more.py",  # run by tests/bench/test_more.py
