@@ -14,6 +14,9 @@ RUNS = Path("runs")
 """Default output folder, relative to the working directory."""
 BASELINES = (PACKAGE / "baselines").resolve()
 """The committed references."""
+OWN_BASELINES = BASELINES if BASELINES.parent == ROOT else Path("baselines")
+"""Where a user's baselines are accepted: beside the committed ones in a source tree; where the package is installed, below
+the working directory, as the next version would not have them."""
 METRICS_SCHEMA = PACKAGE / "metrics.schema.json"
 """JSON schema of `metrics.json`."""
 

@@ -18,7 +18,7 @@ from typing import Any
 from bench.base.exitcodes import Exit
 from bench.base.garbage import no_collections
 from bench.base.interrupts import check
-from bench.base.paths import BASELINES, RUNS
+from bench.base.paths import BASELINES, OWN_BASELINES, RUNS
 from bench.base.usage import NO_ROOM, UsageError, path_of, reason, there, usage
 from bench.command.parser import verb_parser
 from bench.config.launch_settings import taken
@@ -136,7 +136,7 @@ def _baseline(arguments: list[str]) -> int:
     from bench.command import validate_command
 
     parser = verb_parser("baseline", "Make, change and look at the baselines that validation compares with.")
-    validate_command.add_baseline(parser, RUNS, BASELINES)
+    validate_command.add_baseline(parser, RUNS, BASELINES, OWN_BASELINES)
     return validate_command.baseline(parser.read(arguments))
 
 

@@ -120,8 +120,8 @@ def _github(judgement: Judgement) -> None:
             file.write(github.markdown(judgement, github.SUMMARY_BYTES - written))
 
 
-def add_baseline(parser: argparse.ArgumentParser, runs: Path, baselines: Path) -> None:
-    """Add the arguments of `baseline` and of its actions."""
+def add_baseline(parser: argparse.ArgumentParser, runs: Path, baselines: Path, own: Path) -> None:
+    """Add the arguments of `baseline` and of its actions. `baselines`: the committed ones; `own`: where new ones belong."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
 
     def action(name: str, text: str) -> Callable[..., object]:
@@ -139,11 +139,11 @@ def add_baseline(parser: argparse.ArgumentParser, runs: Path, baselines: Path) -
     add("--slower", type=float, metavar="PERCENT", help="with --time: how much longer cells may take (default: 10)")
     add("--dirty", action="store_true", help="though the source tree had uncommitted changes")
     add("--because", help="what explains seeds far from the others")
-    add("--baseline", type=path_of, default=baselines, help="what the differences are shown to")
+    add("--baseline", type=path_of, default=own, help="what the differences are shown to")
     reason = "What asks less than what it replaces: only with a reason."
     add = action("accept", f"Put proposals into place, out of their folder. {reason}")
     add("path", type=path_of, nargs="?", default=PROPOSALS, help=f"file or folder (default: {PROPOSALS})")
-    add("--baseline", type=path_of, default=baselines, help="folder of baselines")
+    add("--baseline", type=path_of, default=own, help="folder of baselines")
     add("--because", help="why a baseline is right that asks less than the old one")
     add = action("diff", "Old and new means with intervals.")
     add("old", type=there, help="file or folder")
@@ -165,6 +165,11 @@ def baseline(options: argparse.Namespace) -> Exit:
                 from bench.validate.revision import accept
 
                 lines = accept(options.path, options.baseline, options.because)
+                if options.baseline != options.committed:
+                    judge = shlex.join(
+                        ["python", "-m", "bench", "validate", "RUNS", "--baseline", str(options.baseline)]
+                    )
+                    lines.append(f"in {options.baseline}; to judge by them: {judge}")
             case "diff":
                 from bench.validate.revision import diff, some, whole
 

@@ -21,6 +21,7 @@ from ddp.backends.base import load
 from ddp.core.commands import Join
 from ddp.engine.loop import TrainingLoop
 from ddp.process import forkserver
+from ddp.registries import is_ours
 
 
 @dataclass
@@ -106,8 +107,10 @@ def _rank(entries: Sequence[ProofEntry], folder: Path, rank: int) -> None:
                 part = folder / f".trained-{number}-{rank}.pt"
                 torch.save(done, part)
                 part.rename(folder / f"trained-{number}-{rank}.pt")
-    except Exception:
+    except Exception as error:
         (folder / f"failure-{rank}.txt").write_text(traceback.format_exc(), encoding="utf-8")
+        if isinstance(error, ValueError) and is_ours(error):  # a refusal, which the table of proofs explains
+            raise SystemExit(1) from None
         raise
 
 

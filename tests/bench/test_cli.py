@@ -120,6 +120,7 @@ def test_a_baseline_is_written_from_five_seeds(bench, quiet, capsys):
     assert bench("baseline", "propose", "runs", "--dirty") == 0
     assert "5 proposals" not in capsys.readouterr().out
     assert bench("baseline", "accept", "--baseline", "mine") == 0
+    assert "to judge by them: python -m bench validate RUNS --baseline mine" in capsys.readouterr().out
     assert not Path("proposals").exists(), "accepted, it is none any more"
     assert bench("baseline", "propose", "runs", "--dirty") == 0
     assert bench("baseline", "diff", "mine", "proposals") == 0

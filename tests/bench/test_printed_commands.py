@@ -20,6 +20,7 @@ from tests.bench.report_parts import undrawn as undrawn
 
 SOURCES = Path(package.__file__).parent
 PRINTED = {
+    "command/explain_command.py",  # in tests/predict/test_explained.py
     "command/parser.py",  # the name of a verb, before --help
     "config/hydra_errors.py",
     "command/validate_command.py",
@@ -68,6 +69,7 @@ def clean(bench: Bench, undrawn: None, monkeypatch: pytest.MonkeyPatch, tmp_path
     """A harness of a committed source, with baselines of its own and no pictures, in a folder of its own."""
     monkeypatch.setattr(environment, "source", lambda: {"sha": "abc", "dirty": False})
     monkeypatch.setattr(cli, "BASELINES", tmp_path / "base lines")
+    monkeypatch.setattr(cli, "OWN_BASELINES", tmp_path / "base lines")
     monkeypatch.setattr("bench.timeline.draw", lambda *picture: None)
     (tmp_path / "base lines").mkdir()
     return bench

@@ -155,10 +155,10 @@ def test_it_trains_and_judges_with_them(environment, others):
     assert (file.parent / "series.csv").is_file()
     assert sorted(json.loads((file.parent / "config.json").read_text())["code"]) == ["backend", "model", "policy"]
     assert "Memory" in (file.parent / "report.md").read_text()
-    show = "from bench.base import paths; print(paths.CONF, paths.BASELINES)"
+    show = "from bench.base import paths; print(paths.CONF, paths.BASELINES, paths.OWN_BASELINES)"
     (packages,) = environment.glob("lib/*/site-packages")
     shown = subprocess.run([environment / "bin/python", "-Pc", show], capture_output=True, text=True, env=bare())
-    assert shown.stdout.split() == [str(packages / "bench" / "conf"), str(packages / "bench" / "baselines")]
+    assert shown.stdout.split() == [str(packages / "bench/conf"), str(packages / "bench/baselines"), "baselines"]
 
 
 SCRIPTS = """

@@ -192,6 +192,25 @@ def test_a_rank_that_fails_is_said_and_the_others_are_proved() -> None:
     assert then.verdict == "exact"
 
 
+class Spare(nn.Sequential):
+    """Has a parameter that no loss depends on."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(6, 2))
+        self.spare = nn.Parameter(torch.zeros(3))
+
+
+def spared() -> Task:
+    return replace(toy.task(), model=Spare)
+
+
+def test_what_an_engine_refuses_is_in_the_table_alone(capfd: pytest.CaptureFixture[str]) -> None:
+    refused, taken = prove(spared, [way("torch_ddp", "torch_ddp"), way("nccl_sync", "nccl")], 1, 4)
+    assert (refused.verdict, taken.verdict) == ("not proved", "exact")
+    assert "does not depend on spare in this step, which torch_ddp does not take" in refused.why
+    assert "Traceback" not in capfd.readouterr().err
+
+
 def test_slices_are_the_whole_batch_but_for_what_a_model_sees_of_it() -> None:
     bare = partial(toy.task, optimizer="AdamW", lr=0.01)
     rounding = whole(bare, 2, 2, 4)
