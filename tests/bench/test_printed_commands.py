@@ -20,7 +20,6 @@ from tests.bench.report_parts import undrawn as undrawn
 
 SOURCES = Path(package.__file__).parent
 PRINTED = {
-    "command/explain_command.py",  # in tests/predict/test_explained.py
     "command/parser.py",  # the name of a verb, before --help
     "config/hydra_errors.py",
     "command/validate_command.py",
