@@ -19,7 +19,6 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 from pydantic import TypeAdapter
 
-from bench.base.drawing import COLOURS
 from bench.base.style import styled
 from bench.base.writing import write_bytes, write_text
 from bench.report import html, markdown
@@ -31,7 +30,7 @@ from bench.results.runfolder import Run, find_runs
 from bench.results.schema import Metrics
 from bench.validate import judge_cells
 from bench.validate.verdict import Verdict
-from benchmarks.documents import DOCS, dark_twin
+from benchmarks.documents import DOCS, dark_twin, paletted
 
 RECORD = DOCS / "readme" / "page.json"
 PICTURE = DOCS / "images" / "page-one.png"
@@ -103,10 +102,6 @@ def _save(pixels: bytes, place: Path, figures: str) -> None:
     info = PngInfo()
     info.add_text(FIGURES, figures)
     file = io.BytesIO()
-    picture = (
-        Image.open(io.BytesIO(pixels))
-        .convert("RGB")
-        .quantize(COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
-    )
+    picture = paletted(Image.open(io.BytesIO(pixels)).convert("RGB"))
     picture.save(file, "PNG", compress_level=9, pnginfo=info)
     write_bytes(place, file.getvalue())

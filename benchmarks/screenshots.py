@@ -31,7 +31,7 @@ from bench.dashboard.board import whole
 from bench.report import html, write_report
 from bench.report.sections import answer
 from benchmarks import page_one
-from benchmarks.documents import DOCS
+from benchmarks.documents import DOCS, paletted
 from tests.bench.streams import make_spec, write_run
 from tests.browser import FLAGS, NAMES
 
@@ -42,7 +42,6 @@ PLACE = DOCS / "images" / "screens"
 SIZES = {1400: 900, 400: 1600}
 """Width and height of the window, pixels: of a telephone two screens, the second with the figure of page one."""
 THEMES = ("light", "dark")
-COLOURS = 128
 MADE_BY = "made by"
 """Key of the browser and the fonts in a picture."""
 
@@ -95,8 +94,7 @@ def picture(browser: Browser, page: Path, width: int, theme: str) -> Image.Image
     tab.wait_for_load_state("networkidle")
     pixels = tab.screenshot(animations="disabled")
     context.close()
-    full = Image.open(io.BytesIO(pixels)).convert("RGB")
-    return full.quantize(COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+    return paletted(Image.open(io.BytesIO(pixels)).convert("RGB"))
 
 
 def name_of(page: str, width: int, theme: str) -> str:
