@@ -25,6 +25,8 @@ from bench.base.exitcodes import Exit
 from bench.base.interrupts import ENDING, SAVE
 from bench.runner.starts import MOST, in_vain
 from bench.runner.submitted_cell import END_S, KEY, QUIET, STOP, log_file, result_file, write_result
+from ddp.launcher.slurm_step import job_of
+from ddp.launcher.variables import Environment
 
 SAVE_S = 12.0
 """Seconds that a cell gets to save a checkpoint before it is interrupted: SLURM kills 30 s after SIGTERM."""
@@ -134,15 +136,15 @@ class CellBatch:
         return DelayedSubmission(replace(self))
 
 
-def requeue(folder: Path, environ: Any) -> None:
-    """Requeue the ended task in SLURM, unless the sweep or the job was cancelled.
+def requeue(folder: Path, environ: Environment) -> None:
+    """Requeue the ended task in SLURM, unless the sweep or the task was cancelled: then it is completing already.
 
     Best effort: SLURM may have done so by itself."""
-    job = environ.get("SLURM_JOB_ID", "")
+    job = job_of(environ)  # an element of the array by its index: the last one's own number is the whole array's, too
     if not job or environ.get("SLURM_PROCID", "0") != "0" or (folder / STOP).exists():
         return
     with suppress(OSError, subprocess.SubprocessError):
         question = ["scontrol", "--oneliner", "show", "job", job]
         about = subprocess.run(question, capture_output=True, text=True, timeout=ASK_S, check=True).stdout
-        if "JobState=CANCELLED" not in about:
+        if "JobState=RUNNING" in about or "PreemptTime=2" in about:
             subprocess.run(["scontrol", "requeue", job], capture_output=True, timeout=ASK_S, check=False)

@@ -176,7 +176,9 @@ def test_a_sweep_of_rays_is_cancelled_by_a_word_in_its_folder(
 @pytest.mark.parametrize(
     ("state", "stopped", "rank", "asked"),
     [
-        ("COMPLETING", False, "0", True),
+        ("RUNNING PreemptTime=None", False, "0", True),
+        ("COMPLETING PreemptTime=2026-11-27T21:00:00", False, "0", True),
+        ("COMPLETING PreemptTime=None", False, "0", False),  # scancel
         ("CANCELLED", False, "0", False),
         ("RUNNING", True, "0", False),
         ("RUNNING", False, "1", False),
@@ -191,6 +193,9 @@ def test_a_task_that_is_told_to_end_asks_for_a_requeue_unless_it_was_cancelled(
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     if stopped:
         (tmp_path / "stop").touch()
-    requeue(tmp_path, {"SLURM_JOB_ID": "7", "SLURM_PROCID": rank})
-    calls = (tmp_path / "calls").read_text() if (tmp_path / "calls").exists() else ""
-    assert ("requeue 7" in calls) == asked
+    element = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2"}
+    for name, array in (("7", {}), ("7_2", element)):  # the last element of an array has its number
+        (tmp_path / "calls").unlink(missing_ok=True)
+        requeue(tmp_path, {"SLURM_JOB_ID": "7", "SLURM_PROCID": rank} | array)
+        calls = (tmp_path / "calls").read_text() if (tmp_path / "calls").exists() else ""
+        assert (f"requeue {name}\n" in calls) == asked

@@ -207,6 +207,28 @@ def test_a_cancelled_sweep_leaves_nothing(slurm: Cluster, tmp_path: Path) -> Non
     assert not [folder for pid in owners for folder in Path("/dev/shm").glob(f"ddp-run-{pid}-*")]
 
 
+def test_a_cancelled_task_stays_away_and_another_comes_back_alone(slurm: Cluster, tmp_path: Path) -> None:
+    """By scancel, not by our own command. The last element of an array has the number of the array."""
+    sweep = submitted(slurm, tmp_path, *LONG, "seed=0,1", "launch.cells=1", "launch.exclusive=false")
+    job = json.loads((sweep / "sweep.json").read_text())["job"]
+
+    def tasks() -> dict[str, str]:
+        lines = slurm.run("squeue", "-h", "--array", "-o", "%i %T").splitlines()
+        return dict(line.split() for line in lines if line.startswith(f"{job}_"))
+
+    until(lambda: len(list((tmp_path / "runs").glob("mlp/*/.tmp-*/checkpoints/0*"))) > 1 and len(ours(slurm)) > 1)
+    slurm.run("scancel", f"{job}_0")
+    until(lambda: f"{job}_0" not in tasks(), 60.0)
+    assert tasks() == {f"{job}_1": "RUNNING"}
+    task = "submitit.core._submit"
+    (waiting,) = [each for each in ours(slurm) if task in each.cmdline() and each.name().startswith("python")]
+    waiting.send_signal(signal.SIGUSR1)
+    until(lambda: tasks().get(f"{job}_1") == "PENDING", 60.0)
+    time.sleep(2.0)
+    assert tasks() == {f"{job}_1": "PENDING"}
+    done(slurm, tmp_path, *BENCH, "cancel")
+
+
 def test_a_task_that_is_requeued_three_times_goes_on_each_time(slurm: Cluster, tmp_path: Path) -> None:
     words = [word.replace("400", "40") for word in LONG]
     sweep = submitted(slurm, tmp_path, *words, "seed=0", "launch.exclusive=false")
