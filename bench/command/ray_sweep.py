@@ -111,11 +111,19 @@ def _lack(own: RaySettings) -> str:
 
 
 def _one(sweep: RaySweep, number: int, words: list[str]) -> None:
-    """Train a cell and write its result; a stopped cell writes none."""
-    if not sweep.stop.is_set():
-        cell = RayCell(sweep, number, words)
-        if (code := cell.train()) is not None:
-            write_result(sweep.folder, number, code, cell.host)
+    """Train a cell and write its result; a stopped cell writes none. What fails on the cell's hosts, such as a folder that
+    one does not see, costs this cell alone."""
+    from ray.exceptions import RayError
+
+    if sweep.stop.is_set():
+        return
+    cell, why = RayCell(sweep, number, words), ""
+    try:
+        code = cell.train()
+    except RayError as error:
+        code, why = Exit.FAILED, (str(error).strip().splitlines() or [type(error).__name__])[-1]
+    if code is not None:
+        write_result(sweep.folder, number, code, cell.host, why)
 
 
 def live(folder: Path) -> bool:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.base.exitcodes import Exit, gravest
+from bench.base.interrupts import deferred
 from bench.base.usage import UsageError, reason
 from bench.command.submitted import about, codes_of, new_folder, note, show
 from bench.config.launch_settings import SlurmSettings, batches
@@ -63,12 +64,13 @@ def _submitted(output: Path, left: dict[str, list[str]], settings: SlurmSettings
         for each in batches(list(enumerate(left.values())), settings.cells)
     ]
     try:
-        number = _sbatch(folder, tasks, settings)
+        with deferred():  # what is submitted is noted, or nobody could see or cancel it
+            number = _sbatch(folder, tasks, settings)
+            note(folder, number, left, len(tasks))
     except RuntimeError as error:  # submitit's
         why = str(error).strip().splitlines()[-1:]
         fewer = f"; launch.cells={2 * settings.cells} would make fewer tasks" if len(tasks) > 1 else ""
         raise UsageError(f"SLURM takes no array of {len(tasks)} tasks: {''.join(why)}{fewer}") from error
-    note(folder, number, left, len(tasks))
     print(f"job {number}: {len(left)} cells in {len(tasks)} tasks; see {folder}")
     return folder
 
@@ -107,7 +109,11 @@ def _awaited(folder: Path) -> Exit:
     seen = moved = time.monotonic()
     noted, words = about(folder), ""
     while True:
-        left = len(noted["cells"]) - len(codes_of(folder))
+        try:
+            left = len(noted["cells"]) - len(codes_of(folder))
+        except OSError:  # the shared file system is away for a moment
+            time.sleep(LOOK_S)
+            continue
         if not left:
             return show(folder)
         states, now = queued(noted["job"]), time.monotonic()

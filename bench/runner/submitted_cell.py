@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from contextlib import suppress
 from pathlib import Path
+
+from bench.base.writing import write_text
 
 QUIET = ("report=false", "validate=false")
 """Overrides of every cell, as the sweep writes one report at its end."""
@@ -37,7 +38,4 @@ def remove_key(folder: Path) -> None:
 
 def write_result(folder: Path, number: int, code: int, host: str, why: str = "") -> None:
     """Write the result of a cell atomically: its exit code, its host, and why it ended without a run."""
-    file = result_file(folder, number)
-    part = file.with_suffix(f".part-{os.getpid()}")
-    part.write_text(json.dumps({"code": code, "host": host, "why": why}), encoding="utf-8")
-    part.replace(file)
+    write_text(result_file(folder, number), json.dumps({"code": code, "host": host, "why": why}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 from pathlib import Path
@@ -97,3 +98,21 @@ def test_a_sweep_without_room_says_so(
     threading.Timer(0.5, (tmp_path / "stop").touch).start()
     ray_sweep._train(sweep(tmp_path, settings), {"w1-s0": ["seed=0"], "w1-s1": ["seed=1"]})
     assert capsys.readouterr().out.count(why) == 1
+
+
+def test_a_cell_whose_host_lacks_something_fails_alone(
+    ray: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as the folder that a command starts in: what an actor raises comes as an error of Ray's."""
+    from ray.exceptions import RayError
+
+    def train(cell: RayCell) -> int:
+        if cell._number == 0:
+            raise RayError("ray::RayRank.train()\nFileNotFoundError: No such file or directory: '/home/x'\n")
+        return 0
+
+    monkeypatch.setattr(RayCell, "train", train)
+    ray_sweep._train(sweep(tmp_path, RaySettings()), {"w1-s0": ["seed=0"], "w1-s1": ["seed=1"]})
+    first, second = (json.loads((tmp_path / f"{number}.json").read_text()) for number in range(2))
+    assert (first["code"], first["why"]) == (5, "FileNotFoundError: No such file or directory: '/home/x'")
+    assert second["code"] == 0

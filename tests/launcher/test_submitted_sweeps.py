@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import signal
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from bench.base.exitcodes import Exit
 from bench.base.usage import UsageError
 from bench.command import cli, ray_sweep, slurm_sweep, submitted
 from bench.config.launch_settings import RaySettings, Settings, SlurmSettings
@@ -65,6 +68,40 @@ def test_a_sweep_is_waited_for_while_the_queue_does_not_answer(
     assert slurm_sweep._awaited(folder) == 5
     assert next(answers, "none left") == "none left"
     assert "job 7 is over, 1 cells have no result" in capsys.readouterr().out
+
+
+def test_a_sweep_is_waited_for_while_its_folder_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A shared file system may answer with an error for a moment."""
+    folder, answers = sweep(tmp_path), iter([OSError(errno.ESTALE, "Stale file handle"), [], [Exit.OK], [Exit.OK]])
+
+    def codes(folder: Path) -> list[Exit]:
+        answer = next(answers)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(slurm_sweep, "codes_of", codes)
+    monkeypatch.setattr(slurm_sweep, "queued", lambda job: Counter(RUNNING=1))
+    monkeypatch.setattr(slurm_sweep, "show", lambda folder: Exit.OK)
+    monkeypatch.setattr(slurm_sweep, "LOOK_S", 0.0)
+    assert slurm_sweep._awaited(folder) == 0
+
+
+def test_a_sweep_that_is_interrupted_while_it_is_submitted_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else nobody could see or cancel its job."""
+
+    def submit(*about: object) -> str:
+        os.kill(os.getpid(), signal.SIGINT)
+        return "7"
+
+    monkeypatch.setattr(slurm_sweep, "_sbatch", submit)
+    with pytest.raises(KeyboardInterrupt):
+        slurm_sweep.submit(tmp_path, {"w1-s0": ["seed=0"]}, SlurmSettings())
+    assert submitted.about(submitted.latest(tmp_path))["job"] == "7"
 
 
 def test_a_cancelled_sweep_is_seen_gone_or_said_to_stay(
