@@ -24,7 +24,7 @@ from omegaconf import open_dict
 
 from bench import models
 from bench.config.compose import composing
-from bench.config.config import typed
+from bench.config.composed import typed
 from bench.config.config_checks import Machine
 from bench.config.plan import RunPlan, plan
 from bench.models.data import DATA

@@ -7,13 +7,21 @@ to `broken`, so all other members can be used; `ddp.registries` reports it in on
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar
 
 GROUP = "elche_bench."
 """Prefix of the groups of entry points: `elche_bench.models` and so on."""
 Member = TypeVar("Member")
+
+
+@lru_cache(maxsize=1)
+def _installed(search_path: tuple[str, ...]) -> Any:
+    """Return the entry points of the packages installed on `sys.path`; all groups, as each package is a file to read."""
+    return entry_points()
 
 
 def loaded(like: type | None = None) -> Callable[[EntryPoint], Any]:
@@ -55,7 +63,7 @@ class Registry(MutableMapping[str, Member], Generic[Member]):
     def _all(self) -> dict[str, Member]:
         if not self._complete:
             self._complete = True
-            for entry in entry_points(group=GROUP + self.kind):
+            for entry in _installed(tuple(sys.path)).select(group=GROUP + self.kind):
                 self._enter(entry)
         return self._members
 

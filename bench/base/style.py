@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import matplotlib
 
+import bench.base.artists  # noqa: F401  # before the artists are defined
 from bench.base.drawing import Drawing, drawn, pixels
 from bench.base.writing import write_bytes
 

@@ -22,7 +22,8 @@ from bench.base.paths import RUNS
 from bench.base.usage import UsageError
 from bench.command.cell_plan import resolve, this_machine
 from bench.config.compose import compose
-from bench.config.config import Config, typed
+from bench.config.composed import typed
+from bench.config.config import Config
 from bench.config.spec import RunSpec
 from bench.config.user_parts import settled
 from bench.results.runfolder import find_runs, finished

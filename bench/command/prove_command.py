@@ -18,7 +18,8 @@ from bench.base.exitcodes import Exit
 from bench.base.usage import UsageError, file_of, reason, usage
 from bench.base.writing import write_text
 from bench.config.compose import compose
-from bench.config.config import Config, typed
+from bench.config.composed import typed
+from bench.config.config import Config
 from bench.config.hydra_errors import complain
 from ddp.core.step_settings import StepSettings
 from ddp.engine.modes import engine_of, modes

@@ -28,7 +28,8 @@ from bench.command.run_lines import row_line
 from bench.command.summary import CellOutcome, Summary
 from bench.command.sweep_progress import SweepProgress
 from bench.config.compose import compose, settings_of
-from bench.config.config import Config, typed
+from bench.config.composed import typed
+from bench.config.config import Config
 from bench.config.config_checks import check_paths, dashboard_port
 from bench.config.flags import SHOWS
 from bench.config.hydra_errors import complain

@@ -34,7 +34,8 @@ from bench.command.plan_command import PlannedRuns
 from bench.command.run import Session
 from bench.command.summary import CellOutcome
 from bench.config.compose import compose
-from bench.config.config import Config, typed
+from bench.config.composed import typed
+from bench.config.config import Config
 from bench.config.config_checks import Machine
 from bench.config.flags import read
 from bench.config.launch_settings import LAUNCHERS, RaySettings, Settings, SlurmSettings

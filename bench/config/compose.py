@@ -27,7 +27,7 @@ from bench.base.console import VERBOSITY
 from bench.base.paths import CONF
 from bench.base.usage import UsageError, usage
 from bench.config import preset_folder
-from bench.config.config import register
+from bench.config.composed import register
 from bench.config.flags import read
 from bench.config.hydra_errors import beyond, complain, nameless, names_several, nowhere
 from bench.config.objective import CHOOSING, direction

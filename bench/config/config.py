@@ -1,29 +1,23 @@
-"""`Config`: the user's configuration, typed. One dataclass per group, and their registration with Hydra.
+"""`Config`: the user's configuration, typed. One dataclass per group.
 
-The members of the groups `model`, `mode`, `engine`, `policy` and `backend` come from the registries in code, so a new
-model or policy needs no YAML. Knows Hydra; must not know torch. Code that runs a plan never sees a `Config`.
+Must not know Hydra, which `bench.config.composed` does, nor torch. Code that runs a plan never sees a `Config`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, is_dataclass
-from functools import cache
-from typing import Any, get_type_hints
+from dataclasses import dataclass, field
+from typing import Any
 
-from omegaconf import MISSING, DictConfig, OmegaConf
-
-from bench.models import MODELS
-from ddp.backends import BACKENDS, paired_backends
 from ddp.core.averaging import Averaging
 from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.loader_settings import Loading
-from ddp.core.policies import POLICIES, Policy
 from ddp.core.step_settings import NAMES as STEP
 from ddp.core.step_settings import StepSettings
 from ddp.core.virtual_time import VirtualTime
-from ddp.engine import ENGINES
-from ddp.engine.modes import Mode, mode_of, modes
+from ddp.engine.modes import Mode, mode_of
+
+MISSING: Any = "???"
+"""omegaconf's mark of a field without a default. Reports read configurations and need no omegaconf."""
 
 
 @dataclass
@@ -208,92 +202,3 @@ class Config:
         """Return the mode that engine, policy and backend make."""
         policy = self.policy["name"] if isinstance(self.policy, dict) else None
         return mode_of(self.engine.name, policy, self.backend.name)
-
-
-def policy_node(name: str, policy: type[Policy]) -> DictConfig:
-    """Make a typed node of a policy's settings, with the policy's `name` added."""
-    node: DictConfig = OmegaConf.structured(policy)
-    OmegaConf.set_readonly(node, False)  # frozen dataclasses make nodes that refuse every override
-    OmegaConf.set_struct(node, False)
-    node["name"] = name
-    OmegaConf.set_struct(node, None)
-    return node
-
-
-def _schema() -> DictConfig:
-    node: DictConfig = OmegaConf.structured(Config)
-    for group in (node.averaging, node.checkpoint, node.loader, node.virtual):
-        OmegaConf.set_readonly(group, False)
-    return node
-
-
-_LAST: list[list[tuple[str, Any]]] = []
-"""The groups and members registered last."""
-
-
-def register() -> None:
-    """Register the schema and the groups' members with Hydra, unless they are unchanged since the last call."""
-    from hydra.core.config_store import ConfigStore  # takes its time, and who judges runs needs none of it
-
-    store = ConfigStore.instance()
-    members = [list(group.items()) for group in (MODELS, ENGINES, BACKENDS, modes(), POLICIES)]
-    if members == _LAST and "schema.yaml" in store.repo:
-        return
-    _LAST[:] = members
-    store.store(name="schema", node=_schema())
-    for name in MODELS:
-        own = not MODELS.is_ours(name)  # by its file: a launcher of Hydra's may compose in another process
-        store.store(group="model", name=name, node=ModelConfig(MODELS[name] if own else name))
-    # Backends with one policy are accepted as engines too, as in earlier versions.
-    for group, names in (("engine", [*ENGINES, *(BACKENDS.keys() - paired_backends())]), ("backend", BACKENDS)):
-        for name in names:
-            store.store(group=group, name=name, node=Choice(name))
-    for name, mode in modes().items():
-        store.store(group="mode", name=name, node=_preset(mode), package="_global_")
-    for name, policy in POLICIES.items():
-        store.store(group="policy", name=name, node=policy_node(name, policy))
-
-
-def _preset(mode: Mode) -> dict[str, Any]:
-    """Make the preset of a mode: its parts, and the settings of its policy. A mode whose backend has one policy
-    ignores a `policy` or `backend` given with it, which a sweep has for its other modes."""
-    if mode.name in BACKENDS:
-        return {"defaults": [{"override /engine": mode.name}]}
-    parts = {"engine": mode.engine, "policy": mode.policy, "backend": mode.backend}
-    defaults = [{f"override /{group}": name} for group, name in parts.items() if name is not None]
-    return {"defaults": defaults} | ({"policy": dict(mode.settings)} if mode.settings else {})
-
-
-def typed(composed: DictConfig) -> Config:
-    """Return the composed configuration as a `Config` whose `policy` is a plain dictionary of a name and settings.
-
-    Raise omegaconf's exceptions for keys that the schema does not have (Hydra lets `+key=value` add them), for missing
-    groups and for interpolations that lead nowhere."""
-    values: dict[str, Any] = {}
-    for key in (str(key) for key in composed if key != "hydra"):
-        part = composed[key]
-        nested = OmegaConf.is_config(part)
-        values[key] = OmegaConf.to_container(part, resolve=True, throw_on_missing=True) if nested else part
-    config = _made(Config, composed, values) or OmegaConf.to_object(OmegaConf.merge(_schema(), values))
-    assert isinstance(config, Config)
-    return config
-
-
-def _made(cls: Any, node: DictConfig, values: Mapping[str, Any]) -> Any:
-    """Make an instance of `cls` from a node that was composed with its schema, so that types are checked already.
-    Return None if the node has another schema or further keys."""
-    hints: dict[str, Any] = _hints(cls)
-    made: Any = OmegaConf.get_type(node)
-    if made is not cls or values.keys() != hints.keys():
-        return None
-    parts = {
-        key: _made(hint, node[key], values[key])
-        for key, hint in hints.items()
-        if isinstance(hint, type) and is_dataclass(hint)
-    }
-    return None if None in parts.values() else cls(**{**values, **parts})
-
-
-@cache
-def _hints(cls: Any) -> dict[str, Any]:
-    return get_type_hints(cls)

@@ -14,19 +14,21 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError  # type: ignore[import-untyped]
+import yaml  # type: ignore[import-untyped]
 
 from bench.base.paths import CONF, experiments
 from bench.base.usage import UsageError
 from bench.config.config_checks import world_size_of
 from bench.models import MODELS, own_model
 from bench.results.runfolder import Run
+from ddp import regular_files
 from ddp.engine.modes import Mode, engine_of, mode_of, modes
 from ddp.settings import known
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 WAY = ("mode", "engine", "policy", "backend")
 """Configuration groups that make a mode."""
@@ -68,7 +70,7 @@ def planned(root: Path, name: str | None, conf: Path = CONF, presets: Path | Non
         return _read(files[name], conf, presets)
     for file in files.values():
         with suppress(ValueError):  # an experiment that was not requested may be broken
-            if (output := _body(file).get("output")) and Path(str(output)).resolve() == root.resolve():
+            if (output := _output(file)) and Path(str(output)).resolve() == root.resolve():
                 return _read(file, conf, presets)
     return None
 
@@ -80,7 +82,7 @@ def _read(file: Path, conf: Path, presets: Path | None) -> PlannedExperiment:
     try:
         with composing(conf, None if presets is None else str(presets)) as composed:
             points = tuple(_points(file.stem, composed))
-    except (UsageError, ValueError, YAMLError) as error:
+    except (UsageError, ValueError, yaml.YAMLError) as error:
         raise ValueError(f"{file}: {str(error).splitlines()[0]}") from None
     if not points:
         raise ValueError(f"{file}: it plans no run: a part of its sweep has no values, or all of it is left out")
@@ -136,9 +138,21 @@ def _number(word: str) -> int | None:
         raise ValueError(f"{word}: {key} is a whole number") from None
 
 
+def _output(file: Path) -> Any:
+    """Return the `output` of an experiment, by libyaml, which is ten times as fast as omegaconf. Raises ValueError."""
+    try:
+        body = yaml.load(regular_files.content(file), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (yaml.YAMLError, OSError, RecursionError) as error:
+        raise ValueError(f"{file}: not an experiment: {error}") from None
+    return body.get("output") if isinstance(body, dict) else None
+
+
 def _body(file: Path) -> dict[str, Any]:
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
     try:
         body = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
-    except (YAMLError, OmegaConfBaseException, OSError, UnicodeDecodeError, RecursionError) as error:
+    except (yaml.YAMLError, OmegaConfBaseException, OSError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{file}: not an experiment: {str(error).splitlines()[0]}") from None
     return {str(key): value for key, value in body.items()} if isinstance(body, dict) else {}

@@ -25,7 +25,7 @@ from ddp.core.loader_settings import Loading
 from ddp.core.policies import POLICIES
 from ddp.core.step_settings import NAMES as STEP
 from ddp.core.virtual_time import VirtualTime
-from ddp.engine.modes import engine_of, modes
+from ddp.engine.modes import engine_of, preset_of
 
 _PLAIN = re.compile(r"(?:\.{0,2}/|[A-Za-z_])[\w./-]*|\d+@\d+:[\w*.]+", re.ASCII)
 """Words, paths and faults that need no quotes; for Hydra most other characters have a meaning."""
@@ -63,8 +63,7 @@ def command(runs: Sequence[Run]) -> str:
     words += [setting("profile.steps", steps) for steps in [_group(run, "profile").get("steps")] if steps]
     usual = _policy(_group(run, "policy").get("name")) | {"averaging": Averaging(), "loader": Loading()}
     usual |= {"virtual": VirtualTime()}
-    mode = modes().get(m.mode)
-    preset = {"policy": mode.settings} if mode is not None else {}
+    preset = {"policy": preset_of(m.mode)}
     for group, default in usual.items():
         words += _changed(group, _group(run, group), asdict(default) | dict(preset.get(group, {})))
     return " ".join([*words, f"seed={','.join(map(str, seeds))}"])

@@ -166,14 +166,14 @@ def _read(folder: Path) -> Run:
 def _read_metrics(folder: Path) -> Metrics:
     """Read the result of a run. Raises ValueError, one line that names the file and what is wrong with it."""
     path = folder / METRICS
-    body = read_object(path)
+    body = _tame_object(path)
     version = body.get("schema_version")
     if version not in READABLE:
         raise ValueError(
             f"{path}: schema_version is {version!r}, this version reads {' and '.join(map(str, READABLE))}"
         )
     try:
-        return Metrics.model_validate(tame_all(body))
+        return Metrics.model_validate(body)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
@@ -191,8 +191,16 @@ def tame_all(value: Any) -> Any:
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
-    config: dict[str, Any] = tame_all(read_object(folder / CONFIG)) if there(folder / CONFIG) else {}
-    return config
+    return _tame_object(folder / CONFIG) if there(folder / CONFIG) else {}
+
+
+def _tame_object(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file through `tame_all`, which printable ASCII without escapes does not need. Raises
+    ValueError as `read_object`."""
+    text = _content(path)
+    body = _object(path, text)
+    tame_already = text.isascii() and b"\\" not in text and b"\x7f" not in text
+    return body if tame_already else {tame_all(key): tame_all(value) for key, value in body.items()}
 
 
 def located(error: OSError) -> str:
@@ -211,14 +219,25 @@ def there(path: Path) -> bool:
 
 def read_object(path: Path) -> dict[str, Any]:
     """Read the JSON object in a file. Raises ValueError, one line that names the file and what is wrong with it."""
+    return _object(path, _content(path))
+
+
+def _content(path: Path) -> bytes:
     try:
-        body = msgspec.json.decode(regular_files.content(path))
+        return regular_files.content(path)
     except FileNotFoundError:
         raise ValueError(f"{path}: missing") from None
     except PermissionError as error:
         raise Shut(f"{path}: {error.strerror}") from None
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}") from None
+    except ValueError as error:  # a name that no file can have
+        raise ValueError(f"{path}: not JSON: {error}") from None
+
+
+def _object(path: Path, text: bytes) -> dict[str, Any]:
+    try:
+        body = msgspec.json.decode(text)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not JSON: {error}") from None
     if not isinstance(body, dict):

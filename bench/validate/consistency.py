@@ -172,9 +172,8 @@ def _result(m: Metrics) -> str:
             return f"{name}: {plural(len(values), 'rank')}, but world_size is {size}"
     if min(m.epochs_planned, m.batch_size) < 1 or m.lr * m.lr_scale <= 0:
         return f"{m.epochs_planned} epochs of batches of {m.batch_size} at lr {m.lr:g} x {m.lr_scale:g} cannot train"
-    for name, value in _numbers(m.model_dump()):
-        if not abs(value) <= LARGEST:
-            return f"{name} is beyond {LARGEST:g}, which cannot be a measurement"
+    if beyond := _beyond(m.model_dump()):
+        return f"{beyond} is beyond {LARGEST:g}, which cannot be a measurement"
     speed = m.throughput.samples_per_s
     if speed is not None and speed < 0:
         return f"throughput.samples_per_s is {speed:g}, which cannot be a speed"
@@ -195,16 +194,19 @@ def _by_rank(m: Metrics) -> Iterator[tuple[str, Sequence[object]]]:
             yield f"elche.windows[{n}].ms_per_batch", window.ms_per_batch
 
 
-def _numbers(value: object, name: str = "") -> Iterator[tuple[str, float]]:
-    """Yield (name, number) for all numbers in a nested value."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _numbers(inner, f"{name}.{key}" if name else key)
-    elif isinstance(value, list):
-        for index, inner in enumerate(value):
-            yield from _numbers(inner, f"{name}[{index}]")
-    elif isinstance(value, int | float):
-        yield name, value
+def _beyond(value: dict[str, Any] | list[Any], name: str = "") -> str:
+    """Return the name of the first number in a nested value that is beyond `LARGEST`; empty: none is."""
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+        kind = type(inner)
+        if kind is float or kind is int:
+            if abs(inner) <= LARGEST:
+                continue
+        elif kind is not dict and kind is not list:
+            continue
+        place = f"{name}[{key}]" if isinstance(value, list) else f"{name}.{key}" if name else str(key)
+        if wrong := (_beyond(inner, place) if kind is dict or kind is list else place):
+            return wrong
+    return ""
 
 
 def _events(m: Metrics, known: Records) -> str:

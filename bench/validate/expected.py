@@ -14,8 +14,6 @@ from datetime import date
 from io import StringIO
 from pathlib import Path
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from pydantic import Field, TypeAdapter, ValidationError
 from yaml import YAMLError  # type: ignore[import-untyped]
 
@@ -52,6 +50,9 @@ def load(folder: Path) -> list[Expected]:
     path = folder / FILE
     if not there(path):
         return []
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
     try:
         body = OmegaConf.to_container(OmegaConf.load(StringIO(regular_files.content(path).decode("utf-8"))))
         entries = TypeAdapter(list[Expected]).validate_python(body or [])

@@ -150,7 +150,9 @@ class SlowFold:
                 self._windows.clear()
 
     def _of(self, rank: int) -> _RankWindows:
-        return self._windows.setdefault(rank, _RankWindows())
+        if (own := self._windows.get(rank)) is None:
+            own = self._windows[rank] = _RankWindows()
+        return own
 
     def _progress(self, event: Progress, work: WorkSeconds) -> None:
         self.known, own = True, self._of(event.rank)

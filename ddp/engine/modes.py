@@ -56,6 +56,14 @@ def modes() -> dict[str, Mode]:
     return {mode.name: mode for mode in ways}
 
 
+def preset_of(name: str) -> Mapping[str, Any]:
+    """Return the settings of the policy with which the mode called `name` begins; {} if it is unknown or has none."""
+    own = (
+        (Mode(engine, policy), preset) for engine, spec in ENGINES.items() for policy, preset in spec.policies.items()
+    )
+    return next((preset for mode, preset in own if mode.name == name), {})
+
+
 def mode_of(engine: str, policy: str | None, backend: str | None) -> Mode:
     """Return the mode of a configuration, without the parts that do not apply to it.
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bench.results.analysis.breakdown import breakdown, walls
 from bench.results.analysis.stream import sort
-from bench.results.analysis.stretches import clipped, common, seconds, union
+from bench.results.analysis.stretches import clipped, common, intersection, seconds, union
 from bench.results.analysis.syncing import sync
 from bench.results.analysis.timeline import arrivals, overlap, step_times, straggler_index
 from bench.results.runfolder import find_runs
@@ -35,8 +35,10 @@ def test_stretches_are_sets_of_moments(one: list[tuple[int, int]], other: list[t
     sets = [union(*columns(pairs)) for pairs in (one, other)]
     assert [seconds(each) for each in sets] == [len(each) for each in moments]
     assert common(*sets) == pytest.approx(len(moments[0] & moments[1]))
+    both = intersection(*sets)
+    assert {moment for a, b in zip(*both, strict=True) for moment in range(int(a), int(b))} == moments[0] & moments[1]
     assert seconds(clipped(*columns(one), 10, 40)) == len(moments[0] & set(range(10, 40)))
-    for starts, stops in sets:
+    for starts, stops in (*sets, both):
         assert (starts[1:] > stops[:-1]).all()
 
 

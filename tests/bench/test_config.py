@@ -12,7 +12,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from bench.base.paths import CONF
 from bench.command.listing import _modes
-from bench.config.config import Config, register, typed
+from bench.config.composed import register, typed
+from bench.config.config import Config
 from bench.config.hydra_errors import complain, known_keys
 from bench.config.overrides import in_our_words, readable
 from bench.models import MODELS

@@ -16,7 +16,7 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from bench.base.paths import CONF
-from bench.config.config import register, typed
+from bench.config.composed import register, typed
 from bench.config.group_loader import GroupLoader
 from bench.config.sweep_points import points
 from ddp.backends import BACKENDS

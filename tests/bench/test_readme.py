@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 
 from bench.base import environment
 from bench.config.compose import compose, composing
-from bench.config.config import typed
+from bench.config.composed import typed
 from bench.config.config_checks import Machine
 from bench.config.plan import plan
 from bench.models import load

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from bench.base.usage import UsageError
 from bench.command import cli, submitted
 from bench.config.compose import _searching
-from bench.config.config import register
+from bench.config.composed import register
 from bench.prove.oracle import OracleCourse, PlainTrainer
 from bench.runner import supervise
 from bench.runner.preflight import try_step

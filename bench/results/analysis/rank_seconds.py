@@ -15,7 +15,7 @@ import numpy as np
 from bench.results.analysis.breakdown import CATEGORIES, categories
 from bench.results.analysis.histories import Histories, Regrouping, Stay
 from bench.results.analysis.stream import Floats, Places, Slices
-from bench.results.analysis.stretches import Stretches, common, seconds, union
+from bench.results.analysis.stretches import Stretches, common, intersection, seconds, union
 
 PARTS = (
     *("kept", "repeated", "discarded", "evaluating", "saving", "communicating", "waiting"),
@@ -102,7 +102,7 @@ def _of_rank(
     live = _stretches((stay.start, stay.stop) for stay in stays if stay.state == "live")
     lost = _lost_training(slices, places["data"], trains, histories, rank)
     trained = common(live, union(*trains))
-    gone = common(live, _both(lost, trains))
+    gone = common(live, intersection(lost, union(*trains))) if lost[0].size else 0.0
     sums["kept"] = (trained - gone) * histories.kept(rank)
     sums["discarded"] = trained - sums["kept"]
     for stay in stays:
@@ -145,15 +145,17 @@ def _stood(
         mine = places[name]
         joins = mine[slices.kind[mine] == "join"] if name == "comm" else mine[:0]
         copies = mine[slices.kind[mine] == "copy"] if name == "comm" else mine[:0]
-        rest = np.setdiff1d(mine, np.concatenate([joins, copies]))
+        rest = np.setdiff1d(mine, np.concatenate([joins, copies])) if joins.size or copies.size else mine
         wire = slices.wire_start
         if name == "comm":
-            _divide(sums, _both(live, union(slices.start[rest], wire[rest])), "waiting", (*reasons, *breaks.late))
-            _divide(sums, _both(live, union(slices.start[joins], slices.stop[joins])), "regrouping", reasons[:1])
+            waited = intersection(live, union(slices.start[rest], wire[rest]))
+            _divide(sums, waited, "waiting", (*reasons, *breaks.late))
+            joined = intersection(live, union(slices.start[joins], slices.stop[joins]))
+            _divide(sums, joined, "regrouping", reasons[:1])
             moved = (*reasons[:2], ("restoring", anew))
-            _divide(sums, _both(live, union(slices.start[copies], slices.stop[copies])), part, moved)
+            _divide(sums, intersection(live, union(slices.start[copies], slices.stop[copies])), part, moved)
         why = () if name in ("eval", "checkpoint") else (*reasons, *breaks.late) if name == "wait" else reasons
-        _divide(sums, _both(live, union(wire[rest], slices.stop[rest])), part, why)
+        _divide(sums, intersection(live, union(wire[rest], slices.stop[rest])), part, why)
         covered.append(union(slices.start[mine], slices.stop[mine]))
     all_slices = union(*(np.concatenate(side) for side in zip(*covered, strict=True)))
     _divide(sums, _without(live, all_slices), "other", reasons)
@@ -186,22 +188,8 @@ def _without(time: Stretches, cut: Stretches) -> Stretches:
     """Return the part of `time` outside of `cut`. Neither may overlap itself."""
     if not time[0].size or not cut[0].size:
         return time
-    outside = np.insert(cut[1], 0, -np.inf), np.append(cut[0], np.inf)
-    return _both(time, outside)
-
-
-def _both(first: Stretches, second: Stretches) -> Stretches:
-    """Return the time in both; each is taken as a union."""
-    sides = union(*first), union(*second)
-    if not all(side[0].size for side in sides):
-        return np.zeros(0), np.zeros(0)
-    edges = np.unique(np.concatenate([edge for side in sides for edge in side]))
-    left, right = edges[:-1], edges[1:]
-    inside = np.ones(left.size, bool)
-    for starts, stops in sides:
-        place = np.searchsorted(starts, left, side="right") - 1
-        inside &= (place >= 0) & (right <= np.append(stops, -np.inf)[place])
-    return union(left[inside], right[inside])
+    outside = np.concatenate([[-np.inf], cut[1]]), np.concatenate([cut[0], [np.inf]])
+    return intersection(time, outside)
 
 
 __all__ = ["PARTS", "Floats", "rank_seconds", "seconds_by_rank"]

@@ -14,10 +14,21 @@ def union(starts: Floats, stops: Floats) -> Stretches:
     """Return the union of intervals: ascending, without overlaps and without empty ones."""
     real = stops > starts
     starts, stops = starts[real], stops[real]
+    if not starts.size:
+        return starts, stops
     order = np.argsort(starts, kind="stable")
     starts, reached = starts[order], np.maximum.accumulate(stops[order])
-    first = np.flatnonzero(np.append(True, starts[1:] > reached[:-1])) if starts.size else np.zeros(0, np.int64)
-    return starts[first], reached[np.append(first[1:] - 1, starts.size - 1)] if starts.size else reached
+    apart = np.flatnonzero(starts[1:] > reached[:-1])
+    return np.concatenate([starts[:1], starts[apart + 1]]), np.concatenate([reached[apart], reached[-1:]])
+
+
+def intersection(first: Stretches, second: Stretches) -> Stretches:
+    """Return the time in both; neither may overlap itself, and both ascend."""
+    begin = np.searchsorted(second[1], first[0], side="right")
+    counts = np.maximum(np.searchsorted(second[0], first[1]) - begin, 0)
+    own = np.repeat(np.arange(counts.size), counts)
+    other = np.arange(own.size) + np.repeat(begin - np.cumsum(counts) + counts, counts)
+    return union(np.maximum(first[0][own], second[0][other]), np.minimum(first[1][own], second[1][other]))
 
 
 def seconds(stretches: Stretches) -> float:

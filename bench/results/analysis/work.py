@@ -81,12 +81,13 @@ def _norm(works: Sequence[StepWork], in_shards: bool) -> GradientNorm | None:
     rows = list(_whole(works) if in_shards else (value for each in works for value in each.norms))
     if not rows:
         return None
-    known = [norm for _, norm in rows if norm is not None]
+    steps, known = [step for step, _ in rows], [norm for _, norm in rows if norm is not None]
+    first, last = min(steps), max(steps)
     return GradientNorm(
         steps=len(rows),
-        first=_mean([norm for step, norm in rows if step == min(step for step, _ in rows)]),
+        first=_mean([norm for step, norm in rows if step == first]),
         p50=median(known) if known else None,
-        last=_mean([norm for step, norm in rows if step == max(step for step, _ in rows)]),
+        last=_mean([norm for step, norm in rows if step == last]),
     )
 
 
