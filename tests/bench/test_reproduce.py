@@ -15,17 +15,8 @@ from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 
 from bench.base.paths import CONF
-from bench.config.config import (
-    Choice,
-    ClusterConfig,
-    Config,
-    DataConfig,
-    ModelConfig,
-    ProfileConfig,
-    TrainConfig,
-    register,
-    typed,
-)
+from bench.config.composed import register, typed
+from bench.config.config import Choice, ClusterConfig, Config, DataConfig, ModelConfig, ProfileConfig, TrainConfig
 from bench.config.config_checks import Machine
 from bench.config.plan import plan
 from bench.config.spec import RunSpec
