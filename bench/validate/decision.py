@@ -118,7 +118,7 @@ def _sensitivity(claim: LevelClaim) -> str:
     """Say which loss the test would have found at this look."""
     if math.isnan(claim.detectable):
         return f"no loss can be excluded by {plural(claim.seeds, 'seed')}"
-    return f"a loss of {claim.show(claim.detectable)} would not pass with probability {FOUND:g}"
+    return f"with probability {FOUND:g} what is worse by {claim.show(claim.detectable)} would not pass"
 
 
 TOO_GOOD = (

@@ -10,8 +10,8 @@ INTRO = (
     "Means over the n seeds of a cell that finished, ± is their standard deviation. *Gap*: final metric less solo's. "
     "*× solo*: samples per second over solo's, of geometric means over the undisturbed seeds. *Vs alone*: samples per "
     "second over the sum of what the ranks would do if they never waited nor communicated, measured in the same run; "
-    "*steady*: the same between the controller's calibration and the last round, where what a rank's loop does between its "
-    "steps is its own work (– if the run is too short). *Waiting*: share of the ranks' wall time."
+    "*steady*: the same without the controller's calibration and the last round, and with the time between a rank's steps "
+    "counted as work (–: the run is too short). *Waiting*: share of the ranks' wall time."
 )
 
 

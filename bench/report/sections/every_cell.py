@@ -14,8 +14,8 @@ from bench.report.sentence import sentence
 MOST = 100
 """Most ways of training in the table of a workload."""
 INTRO = (
-    "What did not pass first, then what is sooner than one device, what is not shown to be, and what is later, each by its "
-    "time. Times and speeds are those of undisturbed runs, where there are two of them."
+    "Sorted: what did not pass, what is proved sooner than one device, what is not shown to be, what is later; within each "
+    "by time. Times and speeds are those of undisturbed runs, where there are two of them."
 )
 
 

@@ -16,7 +16,7 @@ from bench.report.sections.breakdown import LONGEST, WIDTH
 
 INTRO = (
     "Final metric against the baseline that `bench validate` compares with, + is better: the median difference of all "
-    "pairs of seeds, its bounds at the level of the look (– where so few seeds set none), margin, verdict. Where there is "
+    "pairs of seeds, its confidence bounds adjusted for repeated looks (–: too few seeds), margin, verdict. Where there is "
     "no verdict: the mean less that of the solo runs of this tree, Student's interval of 95 %, and nothing is judged."
 )
 

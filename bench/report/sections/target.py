@@ -22,9 +22,9 @@ NEVER = "not reached"
 INTRO = (
     "Samples trained by all ranks, and training seconds, at the first evaluation that reached the target of the recipe. "
     "Medians over the n seeds of a cell; one that never came there counts as infinitely long, so a median may be "
-    f"*{NEVER}*. *× solo's seconds* is page one's: of geometric means, where no seed missed. What was interrupted by "
-    "hand is left out. Every rank has a batch of its own, so N ranks that meet in every step train N batches in it, and "
-    "may need more samples than one."
+    f"*{NEVER}*. *× solo's seconds*: ratio of geometric means, as on page one, where no seed missed; that of the medians "
+    "may differ. What was interrupted by hand is left out. Every rank has a batch of its own, so N ranks that meet in "
+    "every step train N batches in it, and may need more samples than one."
 )
 
 

@@ -1,4 +1,4 @@
-"""`async`: as cadence; fast ranks run ahead, on nccl only with max_overshoot."""
+"""`async`: as cadence, but fast ranks run ahead; on nccl only with policy.max_overshoot."""
 
 from __future__ import annotations
 
