@@ -143,4 +143,4 @@ def test_runs_of_one_device_are_not_called_ways_of_training(tmp_path: Path) -> N
 
 
 def test_the_glossary_says_when_ranks_run_ahead() -> None:
-    assert "on nccl only with max_overshoot" in glossary(["nccl_async"])["async"]
+    assert "on nccl only with policy.max_overshoot" in glossary(["nccl_async"])["async"]
