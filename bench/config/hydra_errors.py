@@ -159,8 +159,10 @@ def _no_value(override: str) -> str | None:
 
 
 def _or_one(word: str | None) -> str:
-    """Return how to write a path that contains a comma."""
+    """Return how to write a path that contains a comma, and several loggers of one run."""
     key, _, value = (word or "").partition("=")
+    if key == "logger":
+        return f", or write '{key}=[{value}]' for all of them at once"
     return f", or write {in_shell(key, value)} for one path" if key in PATHS else ""
 
 

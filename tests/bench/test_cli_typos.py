@@ -29,6 +29,7 @@ TYPOS = [
     ("seed=1.5", "seed=1.5"),
     ("seed=1,2", "add -m"),
     ("seed=range(0,3)", "add -m"),
+    ("logger=csv,tensorboard", "or write 'logger=[csv,tensorboard]' for all of them at once"),
     ("model=[mlp,resnet_graph]", "add -m"),
     ("cluster.speeds=[1,a]", "cluster.speeds"),
     ("cluster.speeds=[0.5]", "1 values for 2 ranks"),
