@@ -1,4 +1,4 @@
-"""`graph`: replicas run in threads of one process, which reduces their gradients and buffers in memory.
+"""`graph`: replicas run in threads of one process. It reduces their gradients and buffers in memory.
 
 With `sync`, every global batch is cut into shards by the replicas' throughput. With `cadence`, each replica accumulates
 gradients over as many batches as El Che plans for it, and a window makes one step. Gradients are summed in the order of

@@ -216,7 +216,7 @@ def _legend(page: Page, series: Sequence[ScalingSeries], answers: Sequence[Answe
     arrow = f"*{RECOMMENDED.strip()}*: recommended"
     columns: Mapping[str, bool] = {
         f"{arrow}, the quickest of those whose quality is OK; *×*: over one device's": bool(series),
-        f"{arrow}: the plainest of those equal in time and quality": any(each.kind == "use" for each in answers),
+        f"{arrow}, the plainest of equals": any(each.kind == "use" for each in answers),
         f"*quality OK*: at 95 % worse by at most {ALLOWED}": passed,
         "*sooner?*: to the target": against,
         "*efficiency*: speed / that of as many devices alone": against or bool(series),
