@@ -108,12 +108,10 @@ def _awaited(folder: Path) -> Exit:
     """Wait until all cells have results, or the job has left the queue."""
     seen = moved = time.monotonic()
     noted, words = about(folder), ""
+    left = len(noted["cells"])
     while True:
-        try:
+        with suppress(OSError):  # the shared file system is away for a moment
             left = len(noted["cells"]) - len(codes_of(folder))
-        except OSError:  # the shared file system is away for a moment
-            time.sleep(LOOK_S)
-            continue
         if not left:
             return show(folder)
         states, now = queued(noted["job"]), time.monotonic()
