@@ -177,12 +177,12 @@ def _close(left: dict[str, Any], right: dict[str, Any]) -> bool:
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
-    """Restore random generators after the block."""
+def undisturbed(gpus: bool = True) -> Iterator[None]:
+    """Restore random generators after the block; with `gpus` also those of GPUs, which initialises CUDA."""
     before = others()
-    gpus = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
+    devices = range(torch.cuda.device_count()) if gpus and torch.cuda.is_available() else ()
     try:
-        with torch.random.fork_rng(devices=gpus):
+        with torch.random.fork_rng(devices=devices):
             yield
     finally:
         set_others(before)

@@ -50,7 +50,8 @@ def sums(parts: Parts, model: nn.Module | None = None) -> bool:
     def loss(indices: Tensor) -> Tensor:
         return parts.train_step(made(), collated(parts.dataset, parts.collate_fn).batch(indices))
 
-    with undisturbed():
+    in_use: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    with undisturbed(gpus=in_use):  # a script that starts ranks need not use CUDA itself
         return is_sum(loss, len(parts.dataset))
 
 
