@@ -47,7 +47,12 @@ def opened(path: Path, most: int) -> BufferedReader:
 def content(path: Path, most: int = DOCUMENT) -> bytes:
     """Return the content of a regular file of at most `most` bytes. Raises OSError."""
     with opened(path, most) as file:
-        body = file.read(most + 1)
+        size = os.fstat(file.fileno()).st_size
+        body = file.read(
+            size + 1
+        )  # `read` takes as much memory as it may need, which for `most` costs more than the file
+        if len(body) > size:  # it has grown, or is of a kind that tells no size
+            body += file.read(most)
     if len(body) > most:  # the file has grown since it was opened
         raise _too_large(path, len(body), most)
     return body

@@ -111,6 +111,15 @@ def test_sizes_are_bounded_to_the_byte(tmp_path: Path) -> None:
     assert (tmp_path / "copy").read_bytes() == b"12345"
 
 
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="needs files that tell no size")
+def test_what_a_file_has_beyond_its_size_is_read_too() -> None:
+    path = Path("/proc/self/cmdline")
+    assert path.stat().st_size == 0
+    assert regular_files.content(path) == path.read_bytes() != b""
+    with pytest.raises(OSError, match="too large"):
+        regular_files.content(path, 1)
+
+
 def test_nothing_else_opens_files_of_runs_or_baselines() -> None:
     """Whoever reads a file that is not listed above does so by `ddp.regular_files`."""
     found = {
