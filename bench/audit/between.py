@@ -16,6 +16,8 @@ from bench.results.audit_file import AuditItem, Outcome
 
 MOST_LINES = 3
 """Most differences of a step that a message names."""
+LOSING = "regrouping ", "the start with "
+"""Prefixes of events that happen because a rank was lost, or joined."""
 FEWEST, ROUNDED = 256, 0.9
 """Fewest parameters to judge, and the fraction that must be exact in fewer bits: by chance one in 65,536 is."""
 
@@ -106,6 +108,6 @@ def left_alone(
             name = lost[0] if lost[0].startswith((f"{PARAMETERS} ", f"{BUFFERS} ")) else f"optimizer state {lost[0]}"
             line = f"{name} {'is gone' if after.get(lost[0]) is None else 'changed'} after {what}"
         knowable = _untaken(order) and not (order.moves and what.startswith("step "))
-        knowable = knowable or what.startswith("regrouping ")  # a lost rank is the reason for it
+        knowable = knowable or what.startswith(LOSING)
         outcome: Outcome = "equal" if not lost else "different" if knowable else "skipped"
         yield AuditItem(what="average", outcome=outcome, line=line, rank=entry["rank"])

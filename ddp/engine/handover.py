@@ -13,6 +13,7 @@ from ddp.core.events import Shared
 from ddp.core.join_events import Joined
 from ddp.engine.loop import TrainingLoop
 from ddp.process.clock import now
+from ddp.replica.state_watch import JOINING
 
 
 def send(scratch: Path, round: int, loop: TrainingLoop, backend: Backend) -> Shared:
@@ -43,4 +44,6 @@ def load_sent(scratch: Path, round: int, loop: TrainingLoop, backend: Backend) -
     size = passed_state.place(scratch, round).stat().st_size
     seconds = loop.meter.add("copy", began, size=replica.state.bytes) - began
     model, optimizer = replica.sketcher.model(), replica.sketcher.optimizer(replica.optimizer)
+    if loop.keeper is not None:
+        loop.keeper.watch.rests(f"{JOINING}{round}", loop.version)
     return Joined(now(), loop.rank, round, seconds, size, model, optimizer)

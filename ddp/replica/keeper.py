@@ -95,18 +95,18 @@ class StepKeeper:
         self._few = few
         self._pairs = not few and self._size * PAIRED <= (BUDGET if own >= LONG else CHEAP)
         """Whether to save also the step after each drawn one, and a row of consecutive steps."""
-        self._begun = 0
+        self._begun = self._rows = 0
         self.windowed: bool = getattr(replica, "windowed", False)
         """Whether a step consists of several batches; then the caller says where it begins and ends."""
         self._next = self._averaged = self._averages_due = False
-        self._averages = self._late = 0
-        """Averages taken in before the last step; steps done in the last epoch."""
+        self._averages: int | None = None
+        self._late = 0
+        """Averages taken in before the last step (None: no step yet); steps done in the last epoch."""
         self._due = self._row_due = False
         self._one: _Open | None = None
         self._row: _Open | None = None
         self._row_left: int | None = None
         """Steps still to be saved in the row; None: the row has not begun."""
-        self._rows = 0
         self._files: list[Path] = []
         self.watch = StateWatch(job, replica, pieces or self._pieces, lambda: self._together)
         """Compares states across what must not change them."""
@@ -131,7 +131,7 @@ class StepKeeper:
         # In steps of all ranks, every rank draws by the samples that all have seen, so all draw the same steps.
         met = together or apart
         first = int(seen) if met else batch.epoch * self._replica.samples + batch.start
-        own = not apart and self._own(self._draws, batch, averages)
+        own = not apart and self._own(self._draws, batch, step, averages)
         drawn = self._draws.has(first, first + (batch.total if met else batch.samples), step)
         self._due, self._next = drawn or own or self._next, drawn and self._pairs
         if apart:
@@ -144,22 +144,22 @@ class StepKeeper:
             even = batch.samples * self._job.world_size == batch.total
             self._row_due, self._due = False, bool(due and even and not (self._rank and self._buffers))
             return self._due
-        many = self.windowed or self._shared
-        self._row_due = self._pairs and not many and self._begins_row(self._draws, batch, seen)
+        alone = self._pairs and not (self.windowed or self._shared)
+        self._row_due = alone and self._begins_row(self._draws, batch, seen)
         return self._due or self._row_due
 
-    def _own(self, draws: StepDraws, batch: Batch, averages: int) -> bool:
-        """Return whether this is the drawn step of the last epoch, or the first step after a drawn average."""
-        behind, self._averages = averages != self._averages, averages
+    def _own(self, draws: StepDraws, batch: Batch, step: int, averages: int) -> bool:
+        """Return whether this is the drawn step of the last epoch, or the first one from a drawn average or loaded state."""
+        first, behind, self._averages = self._averages is None, averages != self._averages, averages
         last = batch.epoch == self._job.epochs - 1
         self._late += last
-        return (behind and draws.after(averages)) or (last and draws.late == self._late - 1)
+        # Where all ranks step together, only the one that joined would save its first step.
+        loaded = first and bool(step or averages) and not self._few and (draws.rank is not None or not self._job.life)
+        return loaded or (behind and draws.after(averages)) or (last and draws.late == self._late - 1)
 
     def _begins_row(self, draws: StepDraws, batch: Batch, seen: float) -> bool:
         """Return whether a row begins with this step; if a row is open, add the step to it."""
-        if self._row is not None and self._row.torn:
-            self._row = None
-        if self._row is not None and self._row.about["epoch"] != batch.epoch:
+        if self._row is not None and (self._row.torn or self._row.about["epoch"] != batch.epoch):
             self.cut()
         if self._row is not None:
             self._row.follow(batch, seen)

@@ -2,8 +2,8 @@
 
 An average must not change the optimizer's state, and nothing may change the averaged replica before the next step. An
 evaluation, a checkpoint, a change of the process group and the beginning of an epoch must not change the state at all; nor
-may anything between a rank's `Ready` and its first step, or between a step and what comes next. Changes nothing. Knows
-nothing of files, nor of which averages are drawn."""
+may anything between a rank's `Ready` or `Joined` and its first step, or between a step and what comes next. Changes
+nothing. Knows nothing of files, nor of which averages are drawn."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ LARGE = 2 << 20
 STEPS = 64
 """Number of steps per process after which the state is compared; RESTS if the model is LARGE."""
 START, STEP, EPOCH, REGROUPING = "the start", "step ", "the beginning of epoch ", "regrouping "
+JOINING = f"{START} with the state of round "
 OF_MODEL = f"{PARAMETERS} ", f"{BUFFERS} "
 """Prefixes of the labels of parameters and buffers."""
 
@@ -64,7 +65,8 @@ class StateWatch:
             self._awaited["what"] += f" and {what}"
         elif self._awaited is None and self._seen[kind] < most and self._replica.task.epoch_callback is None:
             self._seen[kind] += 1
-            self._awaited = {"round": averages, "what": what, "averages": averages, "before": self._digests()}
+            about = {"round": averages, "what": what, "averages": averages, "taken": self._replica.taken}
+            self._awaited = about | {"before": self._digests()}
 
     def average(self, round: int, drawn: bool) -> None:
         """Note the optimizer's state before the replica takes in the average of a round, if this round is drawn."""
