@@ -5,8 +5,8 @@ A cell is recommended on four conditions: every verdict passes, all its seeds re
 device of its own, and the 95 % interval of its time to the target over solo's lies below 1. Times come from runs that
 no other program disturbed; with fewer than two such runs, times are marked as unreliable. Of the cells whose times
 cannot be told apart from the quickest, those are left whose quality cannot be told apart from the best one; of these the
-mode that `bench list` shows first, the plainest, is recommended. The others are named beside it. Verdicts are those of
-`bench validate`; nothing is judged here.
+plainest is recommended: first one whose ranks train in step, then the mode that `bench list` shows first. The others are
+named beside it. Verdicts are those of `bench validate`; nothing is judged here.
 """
 
 from __future__ import annotations
@@ -218,16 +218,13 @@ def gravest(verdicts: Sequence[Verdict]) -> dict[str, Verdict]:
 
 
 def plainest(options: Sequence[Option]) -> Option:
-    """Return, of those whose quality cannot be told from the best one's, the option whose mode comes first in the
-    registries; of one mode, the best in quality. The best by a difference that chance explains would be a draw."""
-    best, known = max(options, key=_gain), list(modes())
+    """Return, of those whose quality cannot be told from the best one's, the first of those whose ranks do equally many
+    steps, else the first, in the order of the registries. The best by a difference that chance explains would be a
+    draw."""
+    best, known = max(options, key=_gain), modes()
+    places = {name: (not mode.alike, place) for place, (name, mode) in enumerate(known.items())}
     equal = [option for option in options if option is best or alike(best, option)]
-
-    def place(option: Option) -> tuple[int, float]:
-        mode = option.cell.about.mode
-        return known.index(mode) if mode in known else len(known), -_gain(option)
-
-    return min(equal, key=place)
+    return min(equal, key=lambda each: (*places.get(each.cell.about.mode, (True, len(known))), each.cell.label))
 
 
 def alike(mine: Option, theirs: Option) -> bool:

@@ -76,13 +76,19 @@ def dagger(shown: Sequence[Rival]) -> str:
     return DAGGER if any(rival.cell.bereft for rival in shown) else ""
 
 
-def wires(shown: Sequence[Rival]) -> str:
-    """Return a note that the effects of engine and transport cannot be separated, if no engine of ours ran on the
-    transport of PyTorch's engines."""
+def transports(shown: Sequence[Rival]) -> tuple[set[str | None], set[str | None]]:
+    """Return the transports of our engines and those of PyTorch's, in cells of several ranks."""
     ranks = [rival.cell.about for rival in shown if rival.cell.about.world_size > 1]
     ours, theirs = (
         {m.transport for m in ranks if (m.backend or m.engine).startswith("torch_") is peer} for peer in (False, True)
     )
+    return ours, theirs
+
+
+def wires(shown: Sequence[Rival]) -> str:
+    """Return a note that the effects of engine and transport cannot be separated, if no engine of ours ran on the
+    transport of PyTorch's engines."""
+    ours, theirs = transports(shown)
     if not ours or not (missing := sorted(filter(None, theirs - ours))):
         return ""
     return (

@@ -6,14 +6,14 @@ The answers are about the way of training that page one names. Decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from statistics import geometric_mean
 
 from bench.base.number_format import plural
 from bench.report import alone
 from bench.report.answer import Answer, Kind, Option
 from bench.report.blocks import plain
-from bench.report.compare import wires
+from bench.report.compare import transports
 from bench.report.glossary import meaning
 from bench.report.losses import INSIDE, NAMED, cause, costs, in_words, lost
 from bench.report.page import levels, listed, number, percent
@@ -167,21 +167,22 @@ def slow(each: Answer, best: Option) -> str:
     """Return which other ways of training are not shown to be sooner than one device, and where each loses most of its
     speed; empty if nothing is known."""
     causes: dict[str, list[Option]] = {}
-    theirs = wires([option.rival for option in each.options])
+    ours, _ = transports([option.rival for option in each.options])
     for option in each.options:
         known = option.time is not None and not option.disturbed and not option.sooner and option is not best
         shares, hidden = _shares(option) if known and option.cell.about.world_size > 1 else ({}, False)
         if shares and max(shares.values()) > 0:
             words = cause(shares, hidden)
-            causes.setdefault(words + (through(option, bool(theirs)) if words == INSIDE else ""), []).append(option)
+            causes.setdefault(words + (through(option, ours) if words == INSIDE else ""), []).append(option)
     texts = [f"{names(some, each.options)}: {words}" for words, some in causes.items()]
     return f"Not shown to be sooner (main cost): {'; '.join(texts)}." if texts else ""
 
 
-def through(option: Option, alone: bool) -> str:
-    """Return the transport of collectives inside the steps, which the breakdown cannot tell from computing. `alone`:
-    whether no engine of ours used it."""
-    return f", through {plain(option.cell.about.transport)}{', unlike ours' if alone else ''}"
+def through(option: Option, ours: Collection[str | None]) -> str:
+    """Return the transport of collectives inside the steps, which the breakdown cannot tell from computing. `ours`: the
+    transports of the engines that are not PyTorch's."""
+    transport = option.cell.about.transport
+    return f", through {plain(transport)}{'' if not ours or transport in ours else ' (PyTorch’s modes alone)'}"
 
 
 def left(cells: Sequence[Cell], each: Answer) -> str:

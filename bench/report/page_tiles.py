@@ -41,7 +41,7 @@ def quality_tile(options: Sequence[Option]) -> Tile:
     notes = [f"{words}: {names(some, options)}" for words, some in groups.items()]
     passed = sum(option.passed for option in options)
     value = f"{passed} of {len(options)}" + (" ways" if len(options) > 1 else " way")
-    if all(option.failing is not None and option.failing.name == "INCONCLUSIVE" for option in options):
+    if options and all(option.failing is not None and option.failing.name == "INCONCLUSIVE" for option in options):
         value = "not decided yet"
     return Tile(GOOD, value, "; ".join(notes) or "none is worse by more than is allowed")
 

@@ -97,8 +97,8 @@ def _use(model: str, workload: Workload, each: Answer, best: Option, brief: bool
     text += f"as good as one device{'' if brief else figures}."
     if each.equals:
         others, are = names(each.equals, each.options, EQUALS), "are" if len(each.equals) > 1 else "is"
-        short = f" {others} {are} about as quick, none with better {metric}."
-        long = f" Its time cannot be told from that of {others}, whose {metric} is no better."
+        short = f" {others} {are} about as quick, none shown to have better {metric}."
+        long = f" Its time cannot be told from that of {others}, whose {metric} is not shown to be better."
         if all(alike(best, other) and not apart(best, other) for other in each.equals):
             short, long = (
                 f" {others} cannot be told {way}." for way in ("from it", f"from it, by time or by {metric}")
