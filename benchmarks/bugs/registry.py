@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.bugs import (
+    unseen_eighteenth,
     unseen_eighth,
     unseen_eighth_steps,
     unseen_eleventh,
@@ -54,7 +55,7 @@ LOTS = (
     *(unseen_twelfth.LOT.bugs, unseen_thirteenth.LOT.bugs),
     *(unseen_fourteenth.LOT.bugs, unseen_fourteenth_results.LOT.bugs),
     *(unseen_fifteenth.LOT.bugs, unseen_fifteenth_results.LOT.bugs),
-    *(unseen_sixteenth.LOT.bugs, unseen_sixteenth_results.LOT.bugs),
+    *(unseen_sixteenth.LOT.bugs, unseen_sixteenth_results.LOT.bugs, unseen_eighteenth.LOT.bugs),
 )
 """Those by people who had not seen the checks, and the sixth and eighth, by somebody who looked for gaps."""
 BUGS: dict[str, Bug] = {name: bug for lot in (*(family.bugs for family in LISTED), *LOTS) for name, bug in lot.items()}
