@@ -30,7 +30,7 @@ HEAD = f"""# Proofs
 
 `bench prove` on 1 to 4 ranks: {STEPS} steps, or averages, of batches of {BATCH}, against plain PyTorch on one device. Exact:
 so many combinations of model and number of ranks have equal bits. Close: so many have not, with the largest difference of
-gradients or parameters. The last three models are a user's, with a parameter that no loss has to do with."""
+gradients or parameters. The last {len(BROUGHT)} models are a user's, with a parameter that no loss has to do with."""
 
 
 def prove(name: str) -> int:
