@@ -182,7 +182,8 @@ def through(option: Option, ours: Collection[str | None]) -> str:
     """Return the transport of collectives inside the steps, which the breakdown cannot tell from computing. `ours`: the
     transports of the engines that are not PyTorch's."""
     transport = option.cell.about.transport
-    return f", through {plain(transport)}{'' if not ours or transport in ours else ' (PyTorch’s modes alone)'}"
+    alone = "" if not ours or transport in ours else " (PyTorch's modes alone)"
+    return f", through {plain(transport)}{alone}"
 
 
 def left(cells: Sequence[Cell], each: Answer) -> str:
