@@ -122,6 +122,26 @@ def deferred() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
+@contextmanager
+def shielded(limit_s: float) -> Iterator[None]:
+    """Defer interrupts to the end of the context, and keep them from processes that its body starts: Ctrl-C in a terminal
+    reaches the whole process group. Raise TimeoutError in the body after `limit_s` seconds. Main thread only."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError(f"no end within {limit_s:g} s")
+
+    with deferred():
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # which a child process inherits
+        handler, earlier = signal.signal(signal.SIGALRM, end), signal.setitimer(signal.ITIMER_REAL, limit_s)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            signal.signal(signal.SIGALRM, handler)
+            signal.setitimer(signal.ITIMER_REAL, *earlier)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
 def leave(code: int, word: str = "") -> NoReturn:
     """Exit at once after printing `word`, without Python's cleanup, in which a half-imported torch may crash. Removes
     the folder of `multiprocessing`'s sockets. Main thread only."""

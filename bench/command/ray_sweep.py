@@ -19,7 +19,7 @@ from pathlib import Path
 
 from bench.base.exitcodes import Exit
 from bench.base.number_format import plural
-from bench.base.usage import UsageError
+from bench.base.usage import UsageError, tame
 from bench.command.submitted import about, new_folder, note, show
 from bench.config.launch_settings import RaySettings
 from bench.results.lease import HOST, Lease, alive, leased
@@ -33,6 +33,10 @@ LOOK_S = 0.5
 ROOM_S = 30.0
 """Seconds without room for a cell after which the command prints why."""
 CANCEL_S = END_ALL_S + 30.0
+LONGEST = 300
+"""Characters of a reason why a cell failed."""
+OF_ACTORS = ("RayTaskError", "RayActorError", "ActorUnschedulableError", "OutOfMemoryError", "RuntimeEnvSetupError")
+"""Names of Ray's errors of a single actor or of what it runs."""
 
 
 def demand() -> None:
@@ -111,17 +115,22 @@ def _lack(own: RaySettings) -> str:
 
 
 def _one(sweep: RaySweep, number: int, words: list[str]) -> None:
-    """Train a cell and write its result; a stopped cell writes none. What fails on the cell's hosts, such as a folder that
-    one does not see, costs this cell alone."""
-    from ray.exceptions import RayError
+    """Train a cell and write its result; a stopped cell writes none. What fails in a cell's actors, such as a folder that
+    one does not see, costs this cell alone. Raise other errors of Ray: its cluster may be gone."""
+    from ray import exceptions
 
     if sweep.stop.is_set():
         return
     cell, why = RayCell(sweep, number, words), ""
     try:
         code = cell.train()
-    except RayError as error:
-        code, why = Exit.FAILED, (str(error).strip().splitlines() or [type(error).__name__])[-1]
+    except exceptions.RayError as error:
+        if sweep.stop.is_set():
+            return
+        if not isinstance(error, tuple(getattr(exceptions, name) for name in OF_ACTORS)):
+            raise
+        why = tame((str(error).strip().splitlines() or [type(error).__name__])[-1])[:LONGEST]
+        code = Exit.FAILED
     if code is not None:
         write_result(sweep.folder, number, code, cell.host, why)
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.base.exitcodes import Exit, gravest
-from bench.base.interrupts import deferred
+from bench.base.interrupts import shielded
 from bench.base.usage import UsageError, reason
-from bench.command.submitted import about, codes_of, new_folder, note, show
+from bench.command.submitted import about, codes_of, new_folder, note, summary
 from bench.config.launch_settings import SlurmSettings, batches
 from bench.runner.ray_rank import new_key
 from bench.runner.slurm_batch import CellBatch
@@ -30,6 +30,10 @@ CANCEL_S = 90.0
 """Seconds that a cancelled job may take to leave the queue: SLURM kills tasks that do not end within 30 s."""
 VANISHED_S = 90.0
 """Seconds out of the queue after which a job counts as over: results may become visible 60 s late."""
+AWAY_S = 600.0
+"""Seconds that the sweep's folder may be away after its job has left the queue."""
+SUBMIT_S = 150.0
+"""Seconds after which sbatch is killed: where SLURM takes no more jobs, it tries for two minutes itself."""
 PENDS_S = 30.0
 """Seconds that all tasks pend before the command prints why."""
 ASK_S = 30.0
@@ -64,10 +68,14 @@ def _submitted(output: Path, left: dict[str, list[str]], settings: SlurmSettings
         for each in batches(list(enumerate(left.values())), settings.cells)
     ]
     try:
-        with deferred():  # what is submitted is noted, or nobody could see or cancel it
-            number = _sbatch(folder, tasks, settings)
+        executor = _executor(folder, settings)
+        with shielded(SUBMIT_S):  # what is submitted is noted, or nobody could see or cancel it
+            number = _sbatch(executor, tasks)
             note(folder, number, left, len(tasks))
     except RuntimeError as error:  # submitit's
+        if isinstance(error.__cause__, TimeoutError):
+            late = f"sbatch did not end within {SUBMIT_S:g} s and was killed"
+            raise UsageError(f"{late}: if squeue shows a new job `bench`, cancel it with scancel") from error
         why = str(error).strip().splitlines()[-1:]
         fewer = f"; launch.cells={2 * settings.cells} would make fewer tasks" if len(tasks) > 1 else ""
         raise UsageError(f"SLURM takes no array of {len(tasks)} tasks: {''.join(why)}{fewer}") from error
@@ -75,8 +83,8 @@ def _submitted(output: Path, left: dict[str, list[str]], settings: SlurmSettings
     return folder
 
 
-def _sbatch(folder: Path, tasks: list[CellBatch], settings: SlurmSettings) -> str:
-    """Submit the tasks as an array; return the number of its job. Raise RuntimeError."""
+def _executor(folder: Path, settings: SlurmSettings) -> Any:
+    """Return submitit's executor with the settings of the tasks. Raise RuntimeError."""
     from submitit import SlurmExecutor
 
     executor = SlurmExecutor(folder / "submitit", max_num_timeout=1000)
@@ -99,28 +107,36 @@ def _sbatch(folder: Path, tasks: list[CellBatch], settings: SlurmSettings) -> st
         additional_parameters={"requeue": True},
         **{name: value for name, value in parameters.items() if value},
     )
+    return executor
+
+
+def _sbatch(executor: Any, tasks: list[CellBatch]) -> str:
+    """Submit the tasks as an array; return the number of its job. Raise RuntimeError."""
     with executor.batch():
         jobs = [executor.submit(task) for task in tasks]
     return str(jobs[0].job_id.partition("_")[0])
 
 
 def _awaited(folder: Path) -> Exit:
-    """Wait until all cells have results, or the job has left the queue."""
-    seen = moved = time.monotonic()
+    """Wait until all cells have results, or the job has left the queue. Raise OSError if the sweep's folder is away for
+    `AWAY_S` after that."""
     noted, words = about(folder), ""
-    left = len(noted["cells"])
+    seen = moved = read = time.monotonic()
     while True:
-        with suppress(OSError):  # the shared file system is away for a moment
-            left = len(noted["cells"]) - len(codes_of(folder))
-        if not left:
-            return show(folder)
         states, now = queued(noted["job"]), time.monotonic()
         if states is None or states:
-            seen = now
-        elif now - seen > VANISHED_S:
-            remove_key(folder)
-            print(f"job {noted['job']} is over, {left} cells have no result: see {folder}/submitit")
-            return gravest([Exit.FAILED, show(folder)])
+            seen = read = now
+        try:
+            over = len(codes_of(folder)) == len(noted["cells"]) or now - seen > VANISHED_S
+            lines, codes = summary(folder) if over else ([], [])
+            read = now
+        except OSError:  # the shared file system is away for a moment; then it may show results late again
+            if now - read > AWAY_S:
+                raise
+            seen, over = now, False
+        if over:
+            print(*lines, sep="\n")
+            return _ended(folder, noted, codes)
         if states is None:  # no news
             pass
         elif not states or not all(state.startswith("PENDING") for state in states):
@@ -129,6 +145,15 @@ def _awaited(folder: Path) -> Exit:
             words = _in_words(states)
             print(f"job {noted['job']}: {words}", flush=True)
         time.sleep(LOOK_S)
+
+
+def _ended(folder: Path, noted: dict[str, Any], codes: list[Exit]) -> Exit:
+    """Print how many cells of an ended job have no result; return the gravest exit code."""
+    remove_key(folder)
+    if left := len(noted["cells"]) - len(codes):
+        print(f"job {noted['job']} is over, {left} cells have no result: see {folder}/submitit")
+        return gravest([Exit.FAILED, *codes])
+    return gravest(codes)
 
 
 def queued(job: str) -> Counter[str] | None:

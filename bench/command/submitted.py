@@ -42,7 +42,7 @@ from bench.config.launch_settings import LAUNCHERS, RaySettings, Settings, Slurm
 from bench.config.spec import RunSpec
 from bench.config.user_parts import in_new_process
 from bench.results.lease import HOST
-from bench.results.runfolder import FAILED, METRICS, find_runs, place, read_object
+from bench.results.runfolder import FAILED, METRICS, find_runs, place
 from bench.runner.submitted_cell import STOP, SWEEP, log_file, remove_key, result_file
 from ddp.engine.modes import engine_of
 from ddp.regular_files import content
@@ -180,27 +180,36 @@ def codes_of(folder: Path) -> list[Exit]:
 
 
 def _result(file: Path) -> tuple[Exit, str]:
-    """Return the exit code of a finished cell, and why it has no run (empty: it has one)."""
-    try:
-        result = read_object(file)
-        return Exit(result["code"]), str(result.get("why", ""))
-    except (ValueError, KeyError):
-        return Exit.FAILED, ""
+    """Return the exit code of a finished cell, and why it has no run (empty: it has one). Raise OSError if the file cannot
+    be read now, which says nothing about the cell."""
+    with suppress(ValueError, KeyError, RecursionError):
+        result = json.loads(content(file))
+        if isinstance(result, dict):
+            return Exit(result["code"]), str(result.get("why", ""))
+    return Exit.FAILED, ""
 
 
 def show(folder: Path) -> Exit:
     """Print the state of a sweep; return the gravest exit code of its cells."""
+    lines, codes = summary(folder)
+    print(*lines, sep="\n")
+    if len(codes) == len(about(folder)["cells"]):
+        remove_key(folder)
+    return gravest(codes)
+
+
+def summary(folder: Path) -> tuple[list[str], list[Exit]]:
+    """Return the state of a sweep as lines of text, and the exit codes of its finished cells. Raise OSError."""
     noted, codes = about(folder), codes_of(folder)
     ends = Counter(map(_word, codes))
     where = module(_scheduler(folder)).standing(folder)
     of_them = f"{ends['failed']} of them failed" + (f", {ends['diverged']} diverged" if ends["diverged"] else "")
-    print(f"job {noted['job']}: {len(codes)} of {len(noted['cells'])} cells done, {of_them}; {where}")
+    lines = [f"job {noted['job']}: {len(codes)} of {len(noted['cells'])} cells done, {of_them}; {where}"]
     for number, words in enumerate(noted["cells"]):
         if (file := result_file(folder, number)).exists() and (result := _result(file))[0]:
-            print(f"{_word(result[0])}: {' '.join(words)}: {result[1] or f'see {log_file(folder, number, 0)}'}")
-    if len(codes) == len(noted["cells"]):
-        remove_key(folder)
-    return gravest(codes)
+            why = result[1] or f"see {log_file(folder, number, 0)}"
+            lines.append(f"{_word(result[0])}: {' '.join(words)}: {why}")
+    return lines, codes
 
 
 def _word(code: Exit) -> str:

@@ -137,7 +137,8 @@ class CellBatch:
 
 
 def requeue(folder: Path, environ: Environment) -> None:
-    """Requeue the ended task in SLURM, unless the sweep or the task was cancelled: then it is completing already.
+    """Requeue the ended task in SLURM, unless the sweep or the task was cancelled: then it is completing, with neither a
+    preemption nor its time limit as the reason.
 
     Best effort: SLURM may have done so by itself."""
     job = job_of(environ)  # an element of the array by its index: the last one's own number is the whole array's, too
@@ -146,5 +147,5 @@ def requeue(folder: Path, environ: Environment) -> None:
     with suppress(OSError, subprocess.SubprocessError):
         question = ["scontrol", "--oneliner", "show", "job", job]
         about = subprocess.run(question, capture_output=True, text=True, timeout=ASK_S, check=True).stdout
-        if "JobState=RUNNING" in about or "PreemptTime=2" in about:
+        if any(sign in about for sign in ("JobState=RUNNING", "PreemptTime=2", "Reason=TimeLimit")):
             subprocess.run(["scontrol", "requeue", job], capture_output=True, timeout=ASK_S, check=False)

@@ -143,8 +143,14 @@ def _pmi(environ: Environment) -> Placement | None:
     rank, size = number(environ, "PMI_RANK"), number(environ, "PMI_SIZE")
     if in_step(environ) and (environ.get("SLURM_PROCID"), environ.get(tasks(environ), "")) == (str(rank), str(size)):
         return None
+    if hides_step(environ) and environ["SLURM_PROCID"] == str(rank) and not any(map(_of_mpirun, environ)):
+        return None  # refused with all ranks of the step
     local = number(environ, "MPI_LOCALRANKID", rank)
     return _mpi(environ, rank, size, local, number(environ, "MPI_LOCALNRANKS", size), environ.get("PMI_JOBID", ""))
+
+
+def _of_mpirun(name: str) -> bool:
+    return name == "MPI_LOCALRANKID" or name.startswith("HYDI")
 
 
 def _pmix(environ: Environment) -> None:

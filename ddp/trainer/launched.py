@@ -98,7 +98,7 @@ class Party:
 
         Raises SystemExit at the end; ValueError if the functions or data cannot be sent to the rank's process."""
         quietly = ray_train.quiet_end() if ray_train.within(self.placement) else None
-        pack(parts)  # what cannot be sent raises here, before anything is waited for
+        first = {id(parts): pack(parts)}  # what cannot be sent raises here, before anything is waited for
         place, key = self._found()
         with ExitStack() as folders:
 
@@ -106,12 +106,15 @@ class Party:
                 order: partial[Task] = job.task  # type: ignore[assignment]
                 number, *sizes = order.args
                 own = self._made.get(number)
-                if own is None or tuple(sizes) != _sizes(own):
-                    lacks = "none" if own is None else _sizes(own)
+                if own is None:
                     raise ProtocolError(
-                        f"rank 0 has {tuple(sizes)} samples in Trainer {number}, this process {lacks}: is the data the same?"
+                        f"rank 0 runs Trainer {number} (the first is 0), which this process does not have: make the same "
+                        "ones, in the same order, in every process"
                     )
-                packed = pack(own)
+                if tuple(sizes) != _sizes(own):
+                    here = f"this process {_sizes(own)}: is the data the same?"
+                    raise ProtocolError(f"rank 0 has {tuple(sizes)} samples in Trainer {number}, {here}")
+                packed = first.pop(id(own), None) or pack(own)
                 folders.close()  # the run before has ended
                 folder = folders.enter_context(scratch(packed.bytes))
                 return replace(job, task=packed.deliver(folder), preload=PRELOAD)

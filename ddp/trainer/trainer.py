@@ -188,7 +188,6 @@ class Trainer:
             drop_last=checks.flag("drop_last", drop_last),
             collate_fn=collate_fn,
         )
-        launched.number(self._parts)
         arguments.check_functions(self._parts)
         arguments.check_settings(way, settings, set(inspect.signature(Trainer).parameters) - {"settings"})
         self._job = Job(
@@ -240,6 +239,7 @@ class Trainer:
         if earlier is not None and (party is None or party.leads):  # other processes receive the checkpoint from rank 0
             self._job = replace(self._job, resume=arguments.latest_checkpoint(earlier))
             arguments.check_data(self._job, self._parts)
+        launched.number(self._parts)  # a Trainer that was refused, perhaps in rank 0 alone, has none
 
     def run(self) -> RunHandle:
         """Start training and return at once. Each further call starts a new run. Under torchrun, srun or mpirun, only rank

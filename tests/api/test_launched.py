@@ -6,7 +6,11 @@ import json
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from torch import nn
@@ -15,6 +19,7 @@ from ddp import Trainer
 from ddp.launcher.environment import Placement
 from ddp.launcher.rank0_address import Unreachable
 from ddp.trainer import launched
+from ddp.trainer.task import PackedTask, Parts
 from tests.api.test_script import HEAD
 from tests.warm import Process, Warm
 
@@ -124,6 +129,54 @@ def test_a_trainer_made_after_the_first_run_is_refused(two: launched.Party, monk
     assert two.provide(first._parts).task == (0, 8, 0)
     with pytest.raises(ValueError, match="made after the first run under slurm, where the other processes still are"):
         two.provide(made()._parts)
+
+
+def test_a_trainer_that_rank_0_alone_refuses_has_no_number(two: launched.Party, tmp_path: Path) -> None:
+    """It alone looks for the checkpoint: its next Trainer is the first of the other processes."""
+    with pytest.raises(ValueError, match="resume"):
+        made(resume=tmp_path / "none")
+    trainer = made()
+    assert two._made[0] is trainer._parts
+
+
+def served(monkeypatch: pytest.MonkeyPatch, trainers: list[Trainer], *orders: int) -> list[Trainer]:
+    """Serve rank 0's runs of the trainers with these numbers; return the trainers whose parts were packed, in order."""
+    packed: list[Trainer] = []
+    pack = launched.pack
+
+    def noted(parts: Parts) -> PackedTask:
+        packed.append(next(each for each in trainers if each._parts is parts))
+        return pack(parts)
+
+    def serve(*about: Any) -> int:
+        for number in orders:
+            about[-1](replace(trainers[0]._job, task=partial(launched.script_task, number, 8, 0)))
+        return 0
+
+    party = launched.Party(Placement("slurm", 1, 2, 1, 2))
+    for each in trainers:
+        party.number(each._parts)
+    monkeypatch.setattr(launched, "pack", noted)
+    monkeypatch.setattr(launched, "serve_rank0", serve)
+    monkeypatch.setattr(launched, "process_of", lambda *_: SimpleNamespace(rank=1, key=lambda: b"k"))
+    with pytest.raises(SystemExit) as ended:
+        party.serve(trainers[0]._parts)
+    return [*packed, *([ended.value.code] if ended.value.code else [])]
+
+
+def test_what_is_sent_to_the_first_run_is_packed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = made(), made()
+    assert served(monkeypatch, [first, second], 0) == [first]
+    assert served(monkeypatch, [first, second], 1, 0, 0) == [first, second, first]
+
+
+def test_a_trainer_that_this_process_does_not_have_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert served(monkeypatch, [trainer := made()], 1) == [trainer, launched.FAILED]
+    err = capsys.readouterr().err
+    assert err.startswith("ddp: rank 1 ends: rank 0 runs Trainer 1 (the first is 0), which this process does not have")
+    assert "is the data the same" not in err
 
 
 def test_two_trainers_made_before_the_first_run_train_one_after_the_other(warm: Warm, tmp_path: Path) -> None:

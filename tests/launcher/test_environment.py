@@ -99,6 +99,8 @@ DECLARED = {
          Placement("slurm", 2, 3, 0, 1, 1, 2, ("n1", "n2"), "41", 0, "", 0, "0.0")),
         (SRUN | {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"} | MPICH,
          Placement("mpi", 1, 2, 1, 2, 0, 1, job="41", step=".0")),
+        *((PASSED | {"PMI_RANK": "0", "PMI_SIZE": "2"} | own, Placement("mpi", 0, 2, 0, 2, 0, 1, job="41", step=".0"))
+          for own in ({"MPI_LOCALRANKID": "0"}, {"HYDI_CONTROL_FD": "9"})),  # mpirun in a container
     ],
 )  # fmt: skip
 def test_what_a_launcher_says(environ: dict[str, str], placement: Placement | None) -> None:
@@ -130,6 +132,8 @@ def test_what_a_launcher_says(environ: dict[str, str], placement: Placement | No
         # A container that hides the step: all of its ranks are refused, or the first would train alone.
         (PASSED, "SLURM_PROCID is 0, but SLURM_STEP_ID is not set: start the ranks with srun, and pass a container all"),
         (PASSED | {"SLURM_PROCID": "1"}, "SLURM_PROCID is 1, but SLURM_STEP_ID is not set: start the ranks with srun"),
+        *((PASSED | {"SLURM_PROCID": rank, "PMI_RANK": rank, "PMI_SIZE": "2"},  # srun --mpi=pmi2
+           f"SLURM_PROCID is {rank}, but SLURM_STEP_ID is not set: start") for rank in "01"),
         ({"SLURM_JOB_ID": "41", "SLURM_PROCID": "0"}, "SLURM_PROCID is 0, but SLURM_STEP_NUM_TASKS is not set: start"),
         (BATCH | {"SLURM_SRUN_COMM_PORT": "41897"}, "SLURM_PROCID is 0, but SLURM_STEP_ID is not set: start the ranks with"),
         ({name: value for name, value in FEW.items() if name != "SLURM_JOB_ID"}, "is 1, but SLURM_JOB_ID is not set: start"),

@@ -178,7 +178,8 @@ def test_a_sweep_of_rays_is_cancelled_by_a_word_in_its_folder(
     [
         ("RUNNING PreemptTime=None", False, "0", True),
         ("COMPLETING PreemptTime=2026-11-27T21:00:00", False, "0", True),
-        ("COMPLETING PreemptTime=None", False, "0", False),  # scancel
+        ("COMPLETING Reason=TimeLimit PreemptTime=None", False, "0", True),  # no signal came before the limit
+        ("COMPLETING Reason=None PreemptTime=None", False, "0", False),  # scancel
         ("CANCELLED", False, "0", False),
         ("RUNNING", True, "0", False),
         ("RUNNING", False, "1", False),

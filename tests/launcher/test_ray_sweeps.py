@@ -47,7 +47,9 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     made.wait = lambda calls, timeout: (calls, [])
     made.get = lambda calls, timeout=0.0: calls
     made.kill = lambda actor: None
-    errors = {name: type(name, (Exception,), {}) for name in ("RayActorError", "ActorUnavailableError", "RayError")}
+    error = type("RayError", (Exception,), {})
+    kinds = (*ray_sweep.OF_ACTORS, "ActorUnavailableError", "RaySystemError")
+    errors = {"RayError": error} | {name: type(name, (error,), {}) for name in kinds}
     groups = {
         "placement_group": lambda bundles, strategy: FakeGroup(made.ready),
         "remove_placement_group": lambda group: None,
@@ -104,15 +106,36 @@ def test_a_cell_whose_host_lacks_something_fails_alone(
     ray: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such as the folder that a command starts in: what an actor raises comes as an error of Ray's."""
-    from ray.exceptions import RayError
+    from ray.exceptions import RayTaskError
 
     def train(cell: RayCell) -> int:
         if cell._number == 0:
-            raise RayError("ray::RayRank.train()\nFileNotFoundError: No such file or directory: '/home/x'\n")
+            raise RayTaskError("ray::RayRank.train()\nFileNotFoundError: No such file or directory: '/home/\x1b'\n")
         return 0
 
     monkeypatch.setattr(RayCell, "train", train)
     ray_sweep._train(sweep(tmp_path, RaySettings()), {"w1-s0": ["seed=0"], "w1-s1": ["seed=1"]})
     first, second = (json.loads((tmp_path / f"{number}.json").read_text()) for number in range(2))
-    assert (first["code"], first["why"]) == (5, "FileNotFoundError: No such file or directory: '/home/x'")
+    assert (first["code"], first["why"]) == (5, "FileNotFoundError: No such file or directory: '/home/\ufffd'")
     assert second["code"] == 0
+
+
+def test_a_cell_of_a_stopped_sweep_has_no_result_and_a_lost_cluster_is_no_failure_of_a_cell(
+    ray: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both may be submitted again."""
+    from ray.exceptions import RayActorError, RaySystemError
+
+    def stopped(cell: RayCell) -> int:
+        cell._sweep.stop.set()
+        raise RayActorError("the actor was killed")
+
+    def lost(cell: RayCell) -> int:
+        raise RaySystemError("no connection to the cluster")
+
+    monkeypatch.setattr(RayCell, "train", stopped)
+    ray_sweep._train(sweep(tmp_path, RaySettings()), {"w1-s0": ["seed=0"]})
+    monkeypatch.setattr(RayCell, "train", lost)
+    with pytest.raises(RaySystemError, match="no connection"):
+        ray_sweep._train(sweep(tmp_path, RaySettings()), {"w1-s0": ["seed=0"]})
+    assert not list(tmp_path.iterdir())

@@ -100,7 +100,8 @@ def test_tasks_on_several_hosts_get_a_key_that_nobody_else_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batches: list[CellBatch] = []
-    monkeypatch.setattr(slurm_sweep, "_sbatch", lambda folder, tasks, settings: batches.extend(tasks) or "7")
+    monkeypatch.setattr(slurm_sweep, "_executor", lambda folder, settings: None)
+    monkeypatch.setattr(slurm_sweep, "_sbatch", lambda executor, tasks: batches.extend(tasks) or "7")
     folder = slurm_sweep._submitted(tmp_path, {"w2-s0": ["seed=0"]}, SlurmSettings(nodes=2))
     assert stat.S_IMODE((folder / KEY).stat().st_mode) == 0o600
     executable(tmp_path / "python", 'cat "$DDP_KEY_FILE"')

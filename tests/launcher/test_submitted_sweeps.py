@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import signal
+import sys
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -70,38 +71,95 @@ def test_a_sweep_is_waited_for_while_the_queue_does_not_answer(
     assert "job 7 is over, 1 cells have no result" in capsys.readouterr().out
 
 
-def test_a_sweep_is_waited_for_while_its_folder_is_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A shared file system may answer with an error for a moment."""
-    folder, answers = sweep(tmp_path), iter([OSError(errno.ESTALE, "Stale file handle"), [], [Exit.OK], [Exit.OK]])
+AWAY = OSError(errno.ESTALE, "Stale file handle")
 
-    def codes(folder: Path) -> list[Exit]:
-        answer = next(answers)
+
+@pytest.mark.parametrize(
+    ("running", "answers", "codes"),
+    [
+        ([True] * 3, [AWAY, [], [Exit.OK]], [Exit.OK]),
+        # It leaves the queue while the folder is away; what the folder has becomes visible late.
+        ([False] * 6, [AWAY, AWAY, AWAY, [], [], [Exit.OK]], [Exit.OK]),
+        ([False] * 5, [AWAY, [], [Exit.OK], [Exit.OK]], [Exit.OK]),
+        ([True, *[False] * 12], [[], *[AWAY] * 12], None),  # for ever
+    ],
+)
+def test_a_sweep_is_waited_for_while_its_folder_is_away(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    running: list[bool],
+    answers: list[list[Exit] | OSError],
+    codes: list[Exit] | None,
+) -> None:
+    """A shared file system may answer with an error for a moment, also between two looks at it."""
+    folder, seconds, looks, states = sweep(tmp_path), iter(range(0, 2000, 61)), iter(answers), iter(running)
+
+    def found(folder: Path) -> list[Exit]:
+        answer = next(looks)
         if isinstance(answer, OSError):
             raise answer
         return answer
 
-    monkeypatch.setattr(slurm_sweep, "codes_of", codes)
-    monkeypatch.setattr(slurm_sweep, "queued", lambda job: Counter(RUNNING=1))
-    monkeypatch.setattr(slurm_sweep, "show", lambda folder: Exit.OK)
+    monkeypatch.setattr(slurm_sweep, "codes_of", found)
+    monkeypatch.setattr(slurm_sweep, "summary", lambda folder: ([], found(folder) if len(running) == 5 else codes))
+    monkeypatch.setattr(slurm_sweep, "queued", lambda job: Counter(RUNNING=1) if next(states) else Counter())
+    monkeypatch.setattr(slurm_sweep.time, "monotonic", lambda: next(seconds))
     monkeypatch.setattr(slurm_sweep, "LOOK_S", 0.0)
-    assert slurm_sweep._awaited(folder) == 0
+    if codes is None:
+        with pytest.raises(OSError, match="Stale"):
+            slurm_sweep._awaited(folder)
+    else:
+        assert slurm_sweep._awaited(folder) == 0
 
 
-def test_a_sweep_that_is_interrupted_while_it_is_submitted_is_noted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else nobody could see or cancel its job."""
+def test_a_result_that_cannot_be_read_now_is_no_failed_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = sweep(tmp_path)
+    (folder / "0.json").write_text('{"code": 0}')
+    content = submitted.content
 
-    def submit(*about: object) -> str:
-        os.kill(os.getpid(), signal.SIGINT)
-        return "7"
+    def away(file: Path) -> bytes:
+        if file.name == "0.json":
+            raise AWAY
+        return content(file)
 
-    monkeypatch.setattr(slurm_sweep, "_sbatch", submit)
+    monkeypatch.setattr(submitted, "content", away)
+    with pytest.raises(OSError, match="Stale"):
+        submitted.codes_of(folder)
+
+
+def test_a_sweep_that_is_interrupted_while_it_is_submitted_is_noted(tmp_path: Path, commands: Path) -> None:
+    """Else nobody could see or cancel its job. A terminal's Ctrl-C reaches sbatch, too."""
+    pytest.importorskip("submitit")
+    script(commands, "srun", "")
+    script(commands, "sbatch", "")
+    (commands / "sbatch").write_text(
+        f"#!{sys.executable} -S\nimport os, signal\nfor process in os.getpid(), os.getppid():\n"
+        "    os.kill(process, signal.SIGINT)\nprint('Submitted batch job 7')\n"
+    )
     with pytest.raises(KeyboardInterrupt):
         slurm_sweep.submit(tmp_path, {"w1-s0": ["seed=0"]}, SlurmSettings())
     assert submitted.about(submitted.latest(tmp_path))["job"] == "7"
+
+
+def test_a_sweep_that_is_interrupted_before_it_is_submitted_ends_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slurm_sweep, "_executor", lambda *about: os.kill(os.getpid(), signal.SIGINT))
+    monkeypatch.setattr(slurm_sweep, "_sbatch", lambda *about: pytest.fail("it is submitted"))
+    with pytest.raises(KeyboardInterrupt):
+        slurm_sweep.submit(tmp_path, {"w1-s0": ["seed=0"]}, SlurmSettings())
+
+
+def test_an_sbatch_that_does_not_end_is_killed(tmp_path: Path, commands: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("submitit")
+    timer, handler = signal.getitimer(signal.ITIMER_REAL)[0] > 0, signal.getsignal(signal.SIGALRM)
+    script(commands, "srun", "")
+    script(commands, "sbatch", "exec sleep 30")
+    monkeypatch.setattr(slurm_sweep, "SUBMIT_S", 0.3)
+    with pytest.raises(UsageError, match=r"sbatch did not end within 0.3 s and was killed: if squeue shows"):
+        slurm_sweep.submit(tmp_path, {"w1-s0": ["seed=0"]}, SlurmSettings())
+    assert (signal.getitimer(signal.ITIMER_REAL)[0] > 0, signal.getsignal(signal.SIGALRM)) == (timer, handler)
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, []) & {signal.SIGINT}
 
 
 def test_a_cancelled_sweep_is_seen_gone_or_said_to_stay(
