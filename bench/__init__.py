@@ -21,7 +21,7 @@ def judge(run: RunHandle | str | Path, baseline: str | Path | None = None) -> Ju
 
     Judges the run together with the runs of the same configuration and other seeds in the same
     tree. `baseline`: a folder of baselines or one baseline file; None: the committed
-    baselines. `Judgement.code` is the exit code of `bench validate`.
+    baselines and your own. `Judgement.code` is the exit code of `bench validate`.
 
     Raises ValueError for a run without `output`, and for a path that is not a folder.
     """

@@ -1,9 +1,12 @@
-"""Spares matplotlib the docstrings of its artists, which take a quarter of the time to import it.
+"""Imports matplotlib's artists without their docstrings, which take a quarter of the time to import it.
 
-It composes them while it defines the artists: imported after `matplotlib.figure`, this module changes nothing.
+Matplotlib composes them while it defines the artists: where `matplotlib.figure` was imported before, this changes
+nothing.
 """
 
 from __future__ import annotations
+
+from importlib import import_module
 
 import matplotlib.artist
 
@@ -13,4 +16,9 @@ def _no_properties(artist: object) -> str:
     return ""
 
 
+_kwdoc = matplotlib.artist.kwdoc
 matplotlib.artist.kwdoc = _no_properties
+try:
+    import_module("matplotlib.figure")
+finally:  # others' artists have docstrings
+    matplotlib.artist.kwdoc = _kwdoc

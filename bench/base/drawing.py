@@ -30,7 +30,7 @@ COLOURS = 128
 """Colours of a PNG's palette: enough for smooth edges of all lines."""
 UNDATED: Any = {"Date": None, "Creator": None, "Format": None, "Type": None}
 """SVG metadata without a date, so that equal figures are equal bytes."""
-_PAGE = {
+PAGE_COLOURS = {
     "#000000": "currentColor",
     "#333333": "currentColor",
     "#444444": "var(--dim, #444444)",
@@ -40,7 +40,7 @@ _PAGE = {
     "#e6e6e6": "var(--line, #e6e6e6)",
 }
 """Colour in a figure -> colour of the page that shows it."""
-_PAGE |= {colour: f"var(--c{colour[1:]}, {colour})" for colour in (*PALETTE, "#cc3311")}
+PAGE_COLOURS |= {colour: f"var(--c{colour[1:]}, {colour})" for colour in (*PALETTE, "#cc3311")}
 """Colours that a dark page shows lighter: it has a variable for each."""
 _TAG, _FINE = re.compile(r"<[^>]*>"), re.compile(r"(\.\d\d)\d+|\n")
 """What stands between texts, and what of it nobody sees: less than a hundredth of a point."""
@@ -172,6 +172,6 @@ def _on_page(text: str, name: str) -> str:
     head = re.sub(r'\s(?:width|height)="[^"]*"', "", head)
     rest = _IDENTITY.sub(lambda match: f"{match[1]}{name}-", rest)
     rest = _TAG.sub(lambda tag: _FINE.sub(r"\1", tag[0]), _UNUSED.sub("", rest))
-    for colour, variable in _PAGE.items():
+    for colour, variable in PAGE_COLOURS.items():
         rest = rest.replace(colour, variable)
     return f'{head} preserveAspectRatio="xMidYMid meet">{rest}'.strip() + "\n"

@@ -17,8 +17,18 @@ BASELINES = (PACKAGE / "baselines").resolve()
 OWN_BASELINES = BASELINES if BASELINES.parent == ROOT else Path("baselines")
 """Where a user's baselines are accepted: beside the committed ones in a source tree; where the package is installed, below
 the working directory, as the next version would not have them."""
+OWN_FILES = ("*/*-w*-*.json", "expected.yaml")
+"""Files by which a folder `baselines` is the user's own folder of them, and not another one of that name."""
 METRICS_SCHEMA = PACKAGE / "metrics.schema.json"
 """JSON schema of `metrics.json`."""
+
+
+def judged_by(baselines: Path) -> tuple[Path, ...]:
+    """Return the folders or files of baselines that runs are compared with: for the committed ones, in an installed
+    package, first the user's own. The first with a cell has its baseline."""
+    if baselines == BASELINES != OWN_BASELINES and any(any(OWN_BASELINES.glob(kind)) for kind in OWN_FILES):
+        return OWN_BASELINES, BASELINES
+    return (baselines,)
 
 
 def experiments(conf: Path, presets: Path | None) -> dict[str, Path]:

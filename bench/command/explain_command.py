@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 
@@ -62,10 +63,12 @@ def _refuse_trace(path: Path) -> None:
     if not (path.is_file() and path.name.endswith(CHROME)):
         return
     if (path.parent / EVENTS).is_file():
-        raise UsageError(f"{path}: a file of a run; give its folder: python -m bench explain {path.parent}")
+        raise UsageError(
+            f"{path}: a file of a run; give its folder: python -m bench explain {shlex.quote(str(path.parent))}"
+        )
     raise UsageError(
         f"{path}: a trace has no causes of the time, only steps, which a prediction from a run can draw from: "
-        f"python -m bench predict RUN_FOLDER --steps {path}"
+        f"python -m bench predict RUN_FOLDER --steps {shlex.quote(str(path))}"
     )
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.base.exitcodes import Exit
+from bench.base.paths import judged_by
 from bench.base.usage import UsageError, file_of, path_of, there, usage
 from bench.base.writing import write_text
 from bench.results.runfolder import Run, find_runs, unfinished
@@ -126,7 +127,7 @@ def add_baseline(parser: argparse.ArgumentParser, runs: Path, baselines: Path, o
 
     def action(name: str, text: str) -> Callable[..., object]:
         action_parser = actions.add_parser(name, help=text, description=text, allow_abbrev=False)
-        action_parser.set_defaults(committed=baselines)
+        action_parser.set_defaults(own=own)
         return action_parser.add_argument
 
     add = action(
@@ -149,7 +150,7 @@ def add_baseline(parser: argparse.ArgumentParser, runs: Path, baselines: Path, o
     add("old", type=there, help="file or folder")
     add("new", type=there, help="file or folder")
     add = action("audit", "Age, seeds and power of every baseline. Exit code 4 if one is damaged or expired.")
-    add("path", type=there, nargs="?", default=baselines, help="file or folder (default: the committed ones)")
+    add("path", type=there, nargs="?", default=baselines, help="file or folder (default: all that `validate` reads)")
     add("--runs", type=path_of, help="tree of runs: which baselines does it use?")
 
 
@@ -165,7 +166,7 @@ def baseline(options: argparse.Namespace) -> Exit:
                 from bench.validate.revision import accept
 
                 lines = accept(options.path, options.baseline, options.because)
-                if options.baseline != options.committed:
+                if options.baseline != options.own:
                     judge = shlex.join(
                         ["python", "-m", "bench", "validate", "RUNS", "--baseline", str(options.baseline)]
                     )
@@ -194,7 +195,7 @@ def _propose(options: argparse.Namespace) -> Sequence[str]:
     known = {reference.config_hash for reference in proposals}
     old = Library(tuple(r for r in load(options.baseline).references if r.config_hash in known))
     words = ["python", "-m", "bench", "baseline", "accept", str(options.out)]
-    words += [] if options.baseline == options.committed else ["--baseline", str(options.baseline)]
+    words += [] if options.baseline == options.own else ["--baseline", str(options.baseline)]
     how = f"{len(proposals)} proposals in {options.out}; to put them into place: {shlex.join(words)}"
     return [*diff(old, Library(tuple(proposals))), how]
 
@@ -207,7 +208,7 @@ def _audit(options: argparse.Namespace) -> tuple[Sequence[str], Exit]:
     if options.runs is not None:
         runs, problems = find_runs(options.runs)
         used = frozenset(run.metrics.config_hash for run in runs)
-    lines, sound = audit(some(load(options.path), options.path), _today(), used)
+    lines, sound = audit(some(load(*judged_by(options.path)), options.path), _today(), used)
     lines = [*lines, *(f"left out, so what it uses is not known: {problem}" for problem in problems)]
     return lines, Exit.OK if sound and not problems else Exit.REFUSED
 

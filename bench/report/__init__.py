@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bench.base.paths import judged_by
 from bench.base.style import styled
 from bench.base.usage import reason
 from bench.base.writing import write_text
@@ -50,7 +51,7 @@ def write_report(
     plan = planned(root, experiment, presets=presets)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        library = load(baseline) if baseline else Library()
+        library = load(*judged_by(baseline)) if baseline else Library()
         verdicts = verdict_cache.verdicts(grouped, unreadable, baseline) if baseline else []
         page = Page(root, out, grouped, tuple(problems), tuple(verdicts), library, earlier, plan)
         with styled():

@@ -46,6 +46,7 @@ _INLINE = re.compile(
     r"\\([^\w\s])|`([^`]+)`|\*\*(.+?)\*\*|\*(.+?)\*|"
     r"\[((?:[^\]\\]|\\.)+)\]\((?![A-Za-z][\w+.-]*:|//)([^)\s]+)\)"
 )
+_BRACKETS = re.compile(r"\[[^\]]*\]")
 
 
 def render(blocks: Sequence[Block], folder: Path, title: str) -> str:
@@ -179,8 +180,9 @@ def _row(cells: Iterable[str], sides: Iterable[str], badges: Mapping[str, str]) 
 
 
 def _side(cell: str, side: str) -> str:
-    """Return the class of a cell: a list of values may stand in several lines, one value in one line only."""
-    return ' class="n list"' if side == ' class="n"' and ", " in cell else side
+    """Return the class of a cell: a list of values may stand in several lines; one value, with its interval in brackets,
+    in one line only."""
+    return ' class="n list"' if side == ' class="n"' and ", " in _BRACKETS.sub("", cell) else side
 
 
 def _cell(cell: str, badges: Mapping[str, str]) -> str:

@@ -12,7 +12,8 @@ from bench.report.page_words import FARTHEST
 Place = tuple[float, float]
 TICKS = tuple(step * 10.0**power for power in range(-3, 4) for step in (1, 2, 5))
 FINE = (0.25, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0)
-FINEST = tuple(k / 20 for k in range(8, 41))
+FINEST = tuple(tuple(k / n for k in range(2 * n // 5, 2 * n + 1)) for n in (20, 50, 100, 200, 500))
+"""Steps of 0.05, 0.02, 0.01, ..., for changes of a few percent."""
 FEWEST = 3
 """Ticks of an axis."""
 
@@ -87,7 +88,7 @@ def limits(values: Sequence[float], logarithmic: bool) -> tuple[float, float]:
 def ticks(low: float, high: float) -> list[float]:
     """Return round ticks on a logarithmic axis, as coarse as possible with at least `FEWEST` ticks."""
     shown: list[float] = []
-    for steps in (TICKS, FINE, FINEST):
+    for steps in (TICKS, FINE, *FINEST):
         shown = [step for step in steps if low <= step <= high]
         if len(shown) >= FEWEST:
             return shown

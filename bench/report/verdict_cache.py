@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench.base.paths import CONF, PACKAGE, ROOT
+from bench.base.paths import CONF, PACKAGE, ROOT, judged_by
 from bench.base.writing import write_bytes
 from bench.results.cells import Cell
 from bench.validate import Verdict, judge_cells
@@ -76,15 +76,17 @@ def _keep(path: Path, body: bytes) -> None:
 
 def _digest(grouped: Sequence[Cell], unreadable: Sequence[tuple[str, str]], baselines: Path) -> str:
     """Return the digest of all that verdicts follow from: results as read, and files as they lie there. Raise OSError."""
-    place = baselines if baselines.is_dir() else baselines.parent
+    used = judged_by(baselines)
+    places = [path if path.is_dir() else path.parent for path in used]
     runs = [run for cell in grouped for run in cell.runs]
     about = [*map(version, LIBRARIES), sys.version, str(datetime.now(UTC).date()), str(Path.cwd()), repr(unreadable)]
     about += [cell.name for cell in grouped] + [run.metrics.model_dump_json() for run in runs]
-    about += [repr(run.config) for run in runs] + [head(place), str(baselines)]
+    about += [repr(run.config) for run in runs] + [*map(head, places), *map(str, used)]
     total = sha256()
     for text in about:
         total.update(sha256(text.encode(errors="surrogateescape")).digest())
-    for path in (*_files((run.path for run in runs), UNREAD), *_files([baselines, place / FILE]), *_files(SOURCES)):
+    references = (*used, *(place / FILE for place in places))
+    for path in (*_files((run.path for run in runs), UNREAD), *_files(references), *_files(SOURCES)):
         total.update(sha256(os.fsencode(path)).digest())
         total.update(sha256(regular_files.content(path)).digest())
     return total.hexdigest()

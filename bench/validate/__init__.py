@@ -15,6 +15,7 @@ from pathlib import Path
 
 from bench.base.exitcodes import Exit, gravest
 from bench.base.number_format import plural
+from bench.base.paths import judged_by
 from bench.results.cells import Cell, cells
 from bench.results.rerun_command import command
 from bench.results.runfolder import Run, find_runs
@@ -108,7 +109,7 @@ def judge_cells(
     _check_names(terms)
     registries.sound("check", CHECKS)
     problems = [remark("REFUSED", "readable", name, text) for name, text in unreadable]
-    library = load(baselines)
+    library = load(*judged_by(baselines))
     problems += [remark("REFUSED", "baseline", "baselines", text) for text in library.broken]
     usual = [check for name, check in CHECKS.items() if not terms.only or name in (*terms.only, *ALWAYS)]
     checks = [*usual, *(OPTIONAL[name] for name in terms.optional)]
@@ -122,7 +123,7 @@ def judge_cells(
             judged = partial(_judged, library=library, checks=checks, terms=terms, beside=solo)
             findings += _findings(replace(cell, runs=tuple(kept)), judged)
     settled = settle(findings, terms.accept_improvement)
-    known = expected.load(baselines if baselines.is_dir() else baselines.parent)
+    known = expected.load(*judged_by(baselines))
     footer = [*settled.footer, *_unsealed(grouped), *_differing(terms, grouped, library)]
     seeds = {cell.name: ",".join(str(run.metrics.seed) for run in cell.runs) for cell in grouped}
     about = {cell.name: {"hash": cell.about.config_hash, "seeds": seeds[cell.name]} for cell in grouped}

@@ -44,10 +44,15 @@ class Expected(Strict):
         return CellIdentity(self.cell, self.data, self.recipe, self.depth)
 
 
-def load(folder: Path) -> list[Expected]:
-    """Read the entries in a folder of baselines; [] if it has no such file. Raises ValueError that names what is
-    wrong."""
-    path = folder / FILE
+def load(*baselines: Path) -> list[Expected]:
+    """Read the entries in folders of baselines, or beside a file of one; an earlier path's come last, as the last entry
+    for a check holds. Raises ValueError that names what is wrong."""
+    folders = [path if path.is_dir() else path.parent for path in reversed(baselines)]
+    return [entry for folder in folders for entry in _entries(folder / FILE)]
+
+
+def _entries(path: Path) -> list[Expected]:
+    """Read the entries in a file; [] if it is not there."""
     if not there(path):
         return []
     from omegaconf import OmegaConf

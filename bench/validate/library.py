@@ -117,19 +117,27 @@ def files(path: Path) -> tuple[list[Path], list[str]]:
     return sorted(file for file in paths if file.suffix == ".json"), list(map(located, shut))
 
 
-def load(path: Path) -> Library:
-    """Read the references in a folder, or in one file. A missing path gives an empty library."""
+def load(*paths: Path) -> Library:
+    """Read the references in folders or files; of a cell that several paths have, the first one's. A missing path has
+    none."""
     references: dict[str, Reference] = {}
     places: dict[str, Path] = {}
-    listed, broken = files(path)
-    for file in listed:
-        try:
-            reference = read(file)
-        except Broken as error:
-            broken.append(str(error))
-            continue
-        if first := places.get(reference.config_hash):
-            broken.append(f"{file}: a second baseline of the cell of {first}; remove the one that is not meant")
-            continue
-        references[reference.config_hash], places[reference.config_hash] = reference, file
+    broken: list[str] = []
+    for path in paths:
+        earlier = set(places)
+        listed, shut = files(path)
+        broken += shut
+        for file in listed:
+            try:
+                reference = read(file)
+            except Broken as error:
+                broken.append(str(error))
+                continue
+            key = reference.config_hash
+            if key in places and key not in earlier:
+                broken.append(
+                    f"{file}: a second baseline of the cell of {places[key]}; remove the one that is not meant"
+                )
+            if key not in places:
+                references[key], places[key] = reference, file
     return Library(tuple(references.values()), tuple(broken), places)

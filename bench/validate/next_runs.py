@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from bench.base.number_format import plural
-from bench.base.paths import BASELINES as COMMITTED
-from bench.base.paths import OWN_BASELINES
 from bench.results.cells import Cell
 from bench.results.rerun_command import command, script_of, setting
 from bench.results.runfolder import Run
@@ -48,7 +46,7 @@ def reference(cell: Cell) -> str:
 
 
 PROPOSE = f"python -m bench baseline propose {BASELINES} --mode solo"
-ACCEPT = "python -m bench baseline accept" + ("" if OWN_BASELINES == COMMITTED else f" --baseline {OWN_BASELINES}")
+ACCEPT = "python -m bench baseline accept"
 
 
 def baseline(cell: Cell) -> str:

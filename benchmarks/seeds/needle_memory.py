@@ -60,10 +60,10 @@ def section(runs: list[Run], out: Path | None) -> list[str]:
     differs = (
         "Theirs: 21 million parameters on images of 32x32, what the driver reports of a GPU, allocator, buffers of"
         " NCCL and all, and their ZeRO-3 keeps parameters whole. Ours: the parameters and data named above (`synthetic` "
-        "images are drawn, as CIFAR-100 is not bundled, which changes no byte), bytes of tensors, counted; activations are "
-        "what one forward pass keeps, which no sharding changes, so the saving after a backward pass is smaller "
-        "than theirs by that. Saved: against `nccl_sync`. Resident memory is that of the process, with Python and "
-        "PyTorch."
+        "images are drawn, as CIFAR-100 is not bundled, which changes no byte that is counted), bytes of tensors; "
+        "activations are what one forward pass keeps, which no sharding changes, so the saving after a backward pass is "
+        "smaller than theirs by that. Saved: against `nccl_sync`. Resident memory is that of the process, with Python, "
+        "PyTorch and the drawn images."
     )
     return [*parts, ours(runs), differs]
 

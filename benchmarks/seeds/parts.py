@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from tabulate import tabulate
 
+from bench.base.number_format import plural
 from bench.results.runfolder import Run
 
 MB = 1e6
@@ -44,11 +45,16 @@ def ours(runs: Sequence[Run]) -> str:
         f"Ours: {names(device for m in results for device in m.devices)} ({cores}), "
         f"torch {names(str(m.env.get('torch')) for m in results)}, exchanged through {names(m.transport for m in results)}; "
         f"{span((m.parameters for m in results if m.parameters), '{:,.0f}')} parameters; {names(m.data for m in results)}; "
-        f"{span(m.epochs_planned for m in results)} epochs, batches of "
+        f"{_epochs([m.epochs_planned for m in results])}, batches of "
         f"{span(m.batch_size for m in results)} on {span(m.world_size for m in results)} ranks, seed "
         f"{span(m.seed for m in results)}. Load when runs began: {span(loads, '{:.1f}')}; "
         f"{disturbed} of {len(results)} runs say that other programs disturbed them."
     )
+
+
+def _epochs(planned: Sequence[int]) -> str:
+    """Return numbers of epochs in words."""
+    return plural(planned[0], "epoch") if len(set(planned)) == 1 else f"{span(planned)} epochs"
 
 
 def signed(value: float | None, form: str = "{:+.4f}") -> str:

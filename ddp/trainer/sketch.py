@@ -4,6 +4,7 @@ the layers."""
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -55,8 +56,11 @@ def sums(parts: Parts, model: nn.Module | None = None) -> bool:
         return is_sum(loss, len(parts.dataset))
 
 
-def warn_of_sum(parts: Parts, job: Job) -> None:
-    """Warn if the loss is a sum and ranks or micro-batches weigh it. Only tensors are read: a data set that opens its
-    files at the first sample could not be sent to the ranks of a second run."""
-    if job.world_size * job.step.accumulate > 1 and type(parts.dataset) is TensorSource and sums(parts):
+def warn_of_sum(parts: Parts, job: Job, devices: Sequence[str]) -> None:
+    """Warn if the loss is a sum and ranks or micro-batches weigh it. Not tried: with a GPU among the ranks' `devices`,
+    whose memory the model might take here; with other data than tensors, as a data set that opens its files at the first
+    sample could not be sent to the ranks of a second run."""
+    weighed = job.world_size * job.step.accumulate > 1
+    tried = type(parts.dataset) is TensorSource and not any(device.startswith("cuda") for device in devices)
+    if weighed and tried and sums(parts):
         warnings.warn(SUMMED, RuntimeWarning, stacklevel=3)

@@ -6,7 +6,7 @@ import inspect
 import multiprocessing
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +41,8 @@ class Trainer:
     """Trains a model on several devices of equal or unequal speed, or on one device in this process.
 
     Args:
-        model_factory: function that makes the model, on the CPU. It is called once in every rank; all ranks get the same
-            initial values, because torch is seeded from `seed`.
+        model_factory: function that makes the model, on the CPU. It is called once in every rank, and before in this process
+            to try it; all ranks get the same initial values, because torch is seeded from `seed`.
         optimizer_factory: list of parameters -> optimizer, or a list of optimizers that share no parameter. Their learning
             rates are those where `schedule` is 1.
         train_step: (model, batch) -> mean loss over the batch, a scalar tensor. May call `ddp.record_scalar`.
@@ -225,10 +225,10 @@ class Trainer:
         if size > 1:  # refuse settings with a wrong number of entries here, not in the run
             self._job.policy.init(World(size, 1, 1, 1, blocking=True, in_step=False))
         self._recording = check_recording(output, name, metric, higher_is_better, target, audit)
-        self._callback, self._ratio, self._metric = checkpoint_callback, ratio, metric
+        self._callback, self._ratio, self._metric, self._timeline = checkpoint_callback, ratio, metric, timeline
         if timeline is not None:
             checks.function("timeline", timeline)
-        self._timeline = timeline
+        self._warn_of_sum = cache(partial(warn_of_sum, self._parts, self._job))
         arguments.check_mode(way, self._job)
         # Refuse here, not in the ranks, a sampler or drop_last that leaves too few samples.
         refuse_part(sampler)
@@ -242,8 +242,9 @@ class Trainer:
         launched.number(self._parts)  # a Trainer that was refused, perhaps in rank 0 alone, has none
 
     def run(self) -> RunHandle:
-        """Start training and return at once. Each further call starts a new run. Under torchrun, srun or mpirun, only rank
-        0's process returns; the others serve its runs until it exits: make every `Trainer` before the first run.
+        """Start training and return. Each further call starts a new run. To warn of a loss that is a sum, the first tries
+        two samples in this process; without `output` only of tensors, on CPUs. Under torchrun, srun or mpirun, only
+        rank 0's process returns; the others serve its runs until it exits: make every `Trainer` before the first run.
 
         Raises ValueError if the functions or data cannot be sent to the ranks' processes; RuntimeError in a process that
         may not start others (such as a rank), or while another run trains in this process.
@@ -256,7 +257,7 @@ class Trainer:
         packed = None if in_place else pack(self._parts)  # before data is read: open files cannot be pickled
         recorder = None
         if self._recording is None:
-            warn_of_sum(self._parts, job)
+            self._warn_of_sum(tuple(devices))
         else:
             recorder = make_recorder(RecordOrder(self._recording, self._parts, job, self._mode, self._ratio))
             job = replace(job, preload=recorder.preload)
@@ -275,9 +276,8 @@ class Trainer:
         """Return the description of the run for timelines and monitors."""
         job, way = self._job, self._mode
         name = self._recording.name if self._recording is not None else _word(self._parts.model_factory)
-        settings = {"batch_size": job.batch_size, "seed": job.seed, "samples": len(self._parts.dataset)} | {
-            "metric": self._metric
-        }
+        data = {"samples": len(self._parts.dataset), "metric": self._metric}
+        settings = {"batch_size": job.batch_size, "seed": job.seed} | data
         return RunSubject(
             name, way.name, tuple(devices), way.engine, way.policy, way.backend, job.epochs, job.speeds, settings
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,7 @@ from torch.optim.lr_scheduler import LambdaLR, LinearLR
 from torch.utils.data import DataLoader, TensorDataset
 
 from ddp import RankFailed, Trainer
-from ddp.replica.trainable import SUMMED
 from ddp.trainer.mistakes import CheckedStep
-from ddp.trainer.sketch import warn_of_sum
 from tests.api.conftest import Make
 from tests.api.trained import WORLDS
 from tests.runtime import toy
@@ -255,42 +252,3 @@ def test_a_package_of_the_users_called_bench_is_named(
     monkeypatch.setattr("ddp.monitor.harness.importlib.util.find_spec", lambda name: spec)
     with pytest.raises(ValueError, match=f"^output needs the harness, .* {theirs.parent} has that name: rename that"):
         make(output=tmp_path / "runs", name="touch").run()
-
-
-def summed(model: nn.Module, batch: Any) -> Tensor:
-    return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="sum")
-
-
-def failing(model: nn.Module, batch: Any) -> Tensor:
-    raise RuntimeError("not here")
-
-
-@pytest.mark.parametrize(
-    ("change", "warned"),
-    [
-        ({"train_step": summed}, True),
-        ({"train_step": summed, "world_size": 1, "accumulate": 2}, True),
-        ({"train_step": summed, "world_size": 1}, False),  # no rank or micro-batch weighs it
-        ({}, False),
-        ({"train_step": failing}, False),
-        ({"model_factory": lambda: None}, False),
-        ({"train_step": summed, "dataset": [(torch.ones(2), 0)] * 16}, False),  # its samples are read by ranks alone
-    ],
-    ids=["ranks", "micro-batches", "alone", "mean", "step fails", "factory fails", "data set"],
-)
-def test_a_loss_that_is_a_sum_is_warned_of_without_a_folder_too(
-    make: Make, change: dict[str, Any], warned: bool
-) -> None:
-    trainer, before = make(**change), torch.get_rng_state()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        warn_of_sum(trainer._parts, trainer._job)
-    assert [str(each.message) for each in caught] == [SUMMED] * warned
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_a_run_warns_of_a_sum_when_it_starts(make: Make) -> None:
-    trainer = make(train_step=summed, optimizer_factory=lambda parameters: torch.optim.SGD(parameters, lr=0.01))
-    with pytest.warns(RuntimeWarning, match="return the mean"):
-        handle = trainer.run()
-    handle.join()

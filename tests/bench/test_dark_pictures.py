@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from PIL import Image, ImageColor
 
 from bench.base.dark_pixels import DARK_COLOURS, DIM, FAINT, INK, PAPER, darkened
+from bench.base.drawing import PAGE_COLOURS
 from bench.base.mode_styles import BLUE, PALETTE
 from bench.base.style import save_picture, styled
 from bench.report.html import ASSETS
@@ -25,6 +26,12 @@ def test_its_colours_are_those_of_a_dark_report() -> None:
     assert tuple(colours[name] for name in ("back", "text", "dim", "line")) == (PAPER, INK, DIM, FAINT)
     assert DARK_COLOURS["#cc3311"] == colours["ccc3311"]
     assert PALETTE.items() <= DARK_COLOURS.items()
+
+
+def test_pixels_and_vectors_have_one_dark_colour_for_each() -> None:
+    words = {"currentColor": INK, "--dim": DIM, "--line": FAINT}
+    on_page = {colour: name.removeprefix("var(").partition(",")[0] for colour, name in PAGE_COLOURS.items()}
+    assert {colour: words.get(name, DARK_COLOURS.get(colour)) for colour, name in on_page.items()} == DARK_COLOURS
 
 
 def test_opacity_is_kept_and_an_unknown_colour_too() -> None:

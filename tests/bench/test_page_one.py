@@ -257,6 +257,11 @@ def test_an_axis_holds_every_end_and_has_ticks(values: list[float]) -> None:
     assert len(places) <= 16
 
 
+@pytest.mark.parametrize("most", [1.004, 1.02, 1.04, 1.1, 1.4])
+def test_an_axis_of_small_changes_has_ticks_too(most: float) -> None:
+    assert 3 <= len(ticks(1 / most, most)) <= 9
+
+
 def test_arrows_are_drawn_where_an_end_is_unknown_alone() -> None:
     assert Extent(1.0, None, 2.0).unbounded(0.01, 100) == (True, False)
     assert Extent(1.0, 0.5, 2.0).unbounded(0.01, 100) == (False, False)

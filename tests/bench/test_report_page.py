@@ -42,6 +42,12 @@ class Seen(HTMLParser):
         self.links += [value or "" for name, value in attrs if name in ("src", "href", "action", "data", "poster")]
 
 
+def test_an_interval_stays_in_one_line_and_a_list_may_break(tmp_path: Path) -> None:
+    row = {"cell": "a", "interval": "**+0.10 pt [-0.05 pt, +0.25 pt]**", "list": "12.5, 13.1", "both": "1 [0, 2], 3"}
+    page = html.render([TableBlock((row,), 1)], tmp_path, "")
+    assert re.findall(r'<td class="n( list)?">', page) == ["", " list", " list"]
+
+
 def test_markup_is_the_same_in_both() -> None:
     text = "**a *b* c** and `c < d`, [e f](g.csv), 2 \\* 3 <i>"
     assert html.inline(text) == (

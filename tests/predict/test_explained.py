@@ -114,11 +114,12 @@ def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str], quiet: Cal
     assert body["samples"] == json.loads((folder / "metrics.json").read_text())["samples"]
     assert dispatch(["explain", str(tmp_path / "nothing")]) == Exit.USAGE
     capsys.readouterr()
-    trace = tmp_path / "trace.json"
+    trace = tmp_path / "a trace.json"
     trace.write_text("{}", encoding="utf-8")
+    spaced = folder.rename(tmp_path / "a run")
     for path, remedy in (
-        (trace, f"predict RUN_FOLDER --steps {trace}"),
-        (folder / "timeline.json", f"explain {folder}"),
+        (trace, f"predict RUN_FOLDER --steps '{trace}'"),
+        (spaced / "timeline.json", f"explain '{spaced}'"),
     ):
         assert dispatch(["explain", str(path)]) == Exit.USAGE
         assert remedy in capsys.readouterr().err

@@ -1,0 +1,82 @@
+"""Baselines of a user's own beside those of an installed package."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import bench
+from bench.base import paths
+from bench.base.paths import judged_by
+from bench.report import verdict_cache
+from bench.results.cells import cells
+from bench.results.runfolder import find_runs
+from bench.validate.library import load
+from tests.bench.references import FIVE, TODAY, baselines, cell, one
+
+BETTER = tuple(value + 0.02 for value in FIVE)
+
+
+@pytest.fixture
+def committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The baselines of an installed package, with that of `solo`, in a user's empty folder."""
+    folder = baselines(tmp_path / "package")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(paths, "BASELINES", folder)
+    monkeypatch.setattr(paths, "OWN_BASELINES", Path("baselines"))
+    return folder
+
+
+def accepted(values: tuple[float, ...], mode: str = "solo") -> None:
+    """Accept a baseline of a user's own."""
+    shutil.copytree(baselines(Path(f"made-{mode}"), values, mode), "baselines", dirs_exist_ok=True)
+
+
+def test_an_own_baseline_comes_before_the_committed_one_of_its_cell(committed: Path) -> None:
+    runs = cell(Path("runs"), "solo", FIVE)
+    assert one(runs, committed).name == "PASS"
+    accepted(BETTER)
+    assert one(runs, committed).name != "PASS"
+    assert bench.judge(next(runs.glob("*/*/*"))).verdicts == bench.judge(next(runs.glob("*/*/*")), "baselines").verdicts
+    library = load(*judged_by(committed))
+    assert not library.broken
+    assert [reference.config_hash for reference in library.references] == [*load(committed).places]
+
+
+def test_both_folders_are_read(committed: Path) -> None:
+    accepted(FIVE, "nccl_sync")
+    library = load(*judged_by(committed))
+    assert len(library.references) == 2
+    assert judged_by(Path("baselines")) == (Path("baselines"),)
+
+
+def test_another_folder_of_that_name_is_nobodys_business(committed: Path) -> None:
+    Path("baselines/theirs").mkdir(parents=True)
+    Path("baselines/theirs/results.json").write_text("[]")
+    assert judged_by(committed) == (committed,)
+
+
+def test_own_known_failures_hold_for_committed_baselines(committed: Path) -> None:
+    runs = cell(Path("runs"), "solo", tuple(value - 0.5 for value in FIVE))
+    bad = one(runs, committed)
+    assert bad.name == "FAIL"
+    assert bad.identity is not None
+    known = bad.identity
+    Path("baselines").mkdir()
+    Path("baselines/expected.yaml").write_text(
+        f"- {{cell: {known.cell}, data: {known.data}, recipe: {known.recipe}, check: quality, reason: issue, "
+        f"until: {TODAY}}}"
+    )
+    assert one(runs, committed).name == "XFAIL"
+
+
+def test_a_report_judges_anew_when_an_own_baseline_comes(
+    committed: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    grouped = cells(find_runs(cell(Path("runs"), "solo", FIVE))[0])
+    before = verdict_cache.verdicts(grouped, [], committed)
+    accepted(BETTER)
+    assert verdict_cache.verdicts(grouped, [], committed) != before
