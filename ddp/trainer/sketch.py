@@ -3,8 +3,6 @@ the layers."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -13,13 +11,11 @@ from torch import Tensor, nn
 
 from ddp.data.dataset import collated
 from ddp.data.fingerprint import undisturbed
-from ddp.data.source import TensorSource
 from ddp.graph.scatter import leaves
 from ddp.graph.structure import describe, digest
 from ddp.monitor.harness import layers
 from ddp.replica.scalars import Scalars
-from ddp.replica.task import Job
-from ddp.replica.trainable import SUMMED, is_sum
+from ddp.replica.trainable import is_sum
 from ddp.trainer.mistakes import make_model
 from ddp.trainer.task import Parts
 
@@ -54,13 +50,3 @@ def sums(parts: Parts, model: nn.Module | None = None) -> bool:
     in_use: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     with undisturbed(gpus=in_use):  # a script that starts ranks need not use CUDA itself
         return is_sum(loss, len(parts.dataset))
-
-
-def warn_of_sum(parts: Parts, job: Job, devices: Sequence[str]) -> None:
-    """Warn if the loss is a sum and ranks or micro-batches weigh it. Not tried: with a GPU among the ranks' `devices`,
-    whose memory the model might take here; with other data than tensors, as a data set that opens its files at the first
-    sample could not be sent to the ranks of a second run."""
-    weighed = job.world_size * job.step.accumulate > 1
-    tried = type(parts.dataset) is TensorSource and not any(device.startswith("cuda") for device in devices)
-    if weighed and tried and sums(parts):
-        warnings.warn(SUMMED, RuntimeWarning, stacklevel=3)

@@ -6,7 +6,7 @@ import inspect
 import multiprocessing
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from ddp.trainer import arguments, launched
 from ddp.trainer.handle import RunHandle
 from ddp.trainer.observers import RunObservers
 from ddp.trainer.recording import RecordOrder, check_recording, make_recorder
-from ddp.trainer.sketch import sketch, warn_of_sum
+from ddp.trainer.sketch import sketch
 from ddp.trainer.state import CheckpointInfo
 from ddp.trainer.task import NoSamples, Parts, make_task, pack
 
@@ -41,8 +41,8 @@ class Trainer:
     """Trains a model on several devices of equal or unequal speed, or on one device in this process.
 
     Args:
-        model_factory: function that makes the model, on the CPU. It is called once in every rank, and before in this process
-            to try it; all ranks get the same initial values, because torch is seeded from `seed`.
+        model_factory: function that makes the model, on the CPU. It is called once in every rank, and with `output` before
+            in this process; all ranks get the same initial values, because torch is seeded from `seed`.
         optimizer_factory: list of parameters -> optimizer, or a list of optimizers that share no parameter. Their learning
             rates are those where `schedule` is 1.
         train_step: (model, batch) -> mean loss over the batch, a scalar tensor. May call `ddp.record_scalar`.
@@ -228,7 +228,6 @@ class Trainer:
         self._callback, self._ratio, self._metric, self._timeline = checkpoint_callback, ratio, metric, timeline
         if timeline is not None:
             checks.function("timeline", timeline)
-        self._warn_of_sum = cache(partial(warn_of_sum, self._parts, self._job))
         arguments.check_mode(way, self._job)
         # Refuse here, not in the ranks, a sampler or drop_last that leaves too few samples.
         refuse_part(sampler)
@@ -242,9 +241,9 @@ class Trainer:
         launched.number(self._parts)  # a Trainer that was refused, perhaps in rank 0 alone, has none
 
     def run(self) -> RunHandle:
-        """Start training and return. Each further call starts a new run. To warn of a loss that is a sum, the first tries
-        two samples in this process; without `output` only of tensors, on CPUs. Under torchrun, srun or mpirun, only
-        rank 0's process returns; the others serve its runs until it exits: make every `Trainer` before the first run.
+        """Start training and return. Each further call starts a new run. With `output`, two samples are tried here first, to
+        warn of a loss that is a sum. Under torchrun, srun or mpirun, only rank 0's process returns; the others
+        serve its runs until it exits: make every `Trainer` before the first run.
 
         Raises ValueError if the functions or data cannot be sent to the ranks' processes; RuntimeError in a process that
         may not start others (such as a rank), or while another run trains in this process.
@@ -256,9 +255,7 @@ class Trainer:
         devices = [str(device_of_rank(job, rank)) for rank in range(job.world_size)]
         packed = None if in_place else pack(self._parts)  # before data is read: open files cannot be pickled
         recorder = None
-        if self._recording is None:
-            self._warn_of_sum(tuple(devices))
-        else:
+        if self._recording is not None:
             recorder = make_recorder(RecordOrder(self._recording, self._parts, job, self._mode, self._ratio))
             job = replace(job, preload=recorder.preload)
         engine = member("engine", self._mode.engine, ENGINES[self._mode.engine].module, "run")
