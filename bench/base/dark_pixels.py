@@ -1,4 +1,4 @@
-"""A figure as pixels in the colours of a dark page: the twin of a PNG where a document can show both.
+"""Renders a figure as pixels in the colours of a dark page: the twin of a PNG where a document can show both.
 
 Knows nothing of what figures show. The colours are those that the style sheet of a report has for dark pages.
 """

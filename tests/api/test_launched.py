@@ -61,6 +61,16 @@ def tasks(warm: Warm, folder: Path, code: str, nodes: int) -> Iterator[list[Proc
             process.kill_all()
 
 
+def unlaunched(warm: Warm, folder: Path, script: str) -> str:
+    """What a script prints that starts its two ranks itself."""
+    alone = folder / "alone"
+    alone.mkdir()
+    (alone / "script.py").write_text(script.replace("batch_size=8,", "batch_size=8, world_size=2,"))
+    code, out, err = warm.start(alone, "script.py", env={"WARM_PICTURES": "none"}).result()
+    assert code == 0, err
+    return out
+
+
 def test_a_script_trains_the_same_bits_and_its_other_process_ends_where_it_begins_to_train(
     warm: Warm, tmp_path: Path
 ) -> None:
@@ -71,12 +81,7 @@ def test_a_script_trains_the_same_bits_and_its_other_process_ends_where_it_begin
     (folder,) = tmp_path.glob("runs/net/nccl_sync/w2-*")
     assert json.loads((folder / "metrics.json").read_text())["restarts"] == 1
     assert second[1] == "top level\n"
-    alone = tmp_path / "alone"
-    alone.mkdir()
-    (alone / "script.py").write_text(SCRIPT.replace("batch_size=8,", "batch_size=8, world_size=2,"))
-    code, out, err = warm.start(alone, "script.py", env={"WARM_PICTURES": "none"}).result()
-    assert code == 0, err
-    assert out == first[1]
+    assert first[1] == unlaunched(warm, tmp_path, SCRIPT)
 
 
 def test_an_error_of_rank_0s_script_ends_all(warm: Warm, tmp_path: Path) -> None:
@@ -195,13 +200,8 @@ def test_two_trainers_made_before_the_first_run_train_one_after_the_other(warm: 
         first, second = (process.result() for process in processes)
     assert (first[0], second[0]) == (0, 0), first[2] + second[2]
     assert second[1] == "top level\n"
-    alone = tmp_path / "alone"
-    alone.mkdir()
-    (alone / "script.py").write_text(several.replace("batch_size=8,", "batch_size=8, world_size=2,"))
-    code, out, err = warm.start(alone, "script.py", env={"WARM_PICTURES": "none"}).result()
-    assert code == 0, err
-    assert out == first[1]
-    _, other, one, again = out.splitlines()
+    assert first[1] == unlaunched(warm, tmp_path, several)
+    _, other, one, again = first[1].splitlines()
     assert other != one == again
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import matplotlib.artist
 from matplotlib.lines import Line2D
 
-import bench.base.style  # noqa: F401
+import bench.base.style  # noqa: F401  what is tested happens at its import
 
 
 def test_matplotlib_describes_the_artists_of_others() -> None:

@@ -17,7 +17,7 @@ from ddp.replica.replica import Replica
 from ddp.replica.task import Job
 from tests.bench.audit_breaks import ADAM, Break, wrapped
 from tests.bench.audited import audited, different, train_alone
-from tests.bench.test_audit_ranks import train_together
+from tests.bench.test_audit_ranks import found_broken, train_together
 from tests.bench.test_audit_regrouped import LOST
 from tests.runtime.conftest import in_process as in_process
 from tests.slow import every
@@ -108,8 +108,5 @@ def test_a_rank_that_joins_and_loses_the_state_that_it_loaded_is_named(
     breaks: Break,
     sign: str,
 ) -> None:
-    with monkeypatch.context() as patch:
-        breaks(patch)
-        job, records = train_together(tmp_path, mode, ADAM, **LOST)
-    found = different(audited(job, records, planned=False))
+    found = found_broken(monkeypatch, tmp_path, mode, breaks, **LOST)
     assert any(sign in line for line in found), found

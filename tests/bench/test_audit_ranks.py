@@ -48,6 +48,14 @@ def train_together(folder: Path, mode: str, task: Callable[[], Task], **fields: 
     return job, records
 
 
+def found_broken(monkeypatch: pytest.MonkeyPatch, folder: Path, mode: str, breaks: Break, **fields: Any) -> list[str]:
+    """What differs in a job on several ranks that something breaks while it trains."""
+    with monkeypatch.context() as patch:
+        breaks(patch)
+        job, records = train_together(folder, mode, ADAM, **fields)
+    return different(audited(job, records, planned=False))
+
+
 @pytest.mark.usefixtures("in_process")
 @pytest.mark.parametrize("mode", every(2, POLICY_OF))
 def test_steps_of_several_ranks_are_done_again(tmp_path: Path, mode: str) -> None:

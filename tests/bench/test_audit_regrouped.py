@@ -17,7 +17,7 @@ from ddp.engine.rank import RankLoop
 from tests.bench.audit_breaks import ADAM, Break, wrapped
 from tests.bench.audited import audited, different
 from tests.bench.test_audit_between import halved
-from tests.bench.test_audit_ranks import train_together
+from tests.bench.test_audit_ranks import found_broken, train_together
 from tests.runtime.conftest import in_process as in_process
 
 LOST: dict[str, Any] = {"faults": (parse("2@5:raise"),), "restarts": None, "epochs": 12, "deadline_s": 5.0}
@@ -72,10 +72,7 @@ def test_what_a_change_of_the_group_changes_is_named(
     breaks: Break,
     sign: str,
 ) -> None:
-    with monkeypatch.context() as patch:
-        breaks(patch)
-        job, records = train_together(tmp_path, mode, ADAM, **LOST)
-    found = different(audited(job, records, planned=False))
+    found = found_broken(monkeypatch, tmp_path, mode, breaks, **LOST)
     assert any(sign in line for line in found), found
 
 

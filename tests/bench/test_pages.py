@@ -89,6 +89,13 @@ def test_axe_finds_nothing_wrong(
     tab.context.close()
 
 
+@pytest.mark.parametrize("name", COMMITTED)
+def test_a_committed_report_names_no_folder_outside_the_repository(name: str) -> None:
+    """Runs lie beside `reports`, wherever the repository is."""
+    links = re.findall(r'href="(\.\./[^"]*)"', COMMITTED[name].read_text())
+    assert [link for link in links if not (ROOT / "reports" / name / link).resolve().is_relative_to(ROOT)] == []
+
+
 def test_axe_finds_what_is_wrong(browser: Browser) -> None:  # noqa: F811
     pytest.importorskip("axe_playwright_python", reason="axe is not installed: pip install -e '.[dev]'")
     tab = opened(browser, "about:blank", 1400)
