@@ -119,6 +119,8 @@ def deferred() -> Iterator[None]:
     with _handled_by(_remember):
         yield
     if len(_seen) > before:
+        if signal.getsignal(signal.SIGINT) not in (_raise, _save_first, _remember):  # nobody listens, nobody forgets
+            del _seen[before:]
         raise KeyboardInterrupt
 
 

@@ -113,6 +113,17 @@ def test_a_signal_that_comes_twice_at_once_is_one(monkeypatch):
                 os.kill(me, signal.SIGINT)
 
 
+def test_an_interrupt_where_nobody_listens_is_forgotten_once_raised():
+    """Else every later command of this process that fails would end as interrupted."""
+    with pytest.raises(KeyboardInterrupt), interrupts.deferred():
+        os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt), interrupts.deferred():
+            os.kill(os.getpid(), signal.SIGINT)
+        assert interrupts.interrupted(), "the inner context raised, the outer one has yet to"
+    assert not interrupts.interrupted()
+    interrupts.check()
+
+
 def test_an_interrupt_at_startup_leaves_nothing(tmp_path):
     """Beyond the one line that says so. The signal goes to the whole group, as from a terminal: the fork server, which is
     importing, once answered with a traceback."""
