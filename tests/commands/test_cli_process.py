@@ -115,11 +115,16 @@ def test_a_signal_that_comes_twice_at_once_is_one(monkeypatch):
 
 def test_an_interrupt_where_nobody_listens_is_forgotten_once_raised():
     """Else every later command of this process that fails would end as interrupted."""
-    with pytest.raises(KeyboardInterrupt), interrupts.deferred():
-        os.kill(os.getpid(), signal.SIGINT)
-        with pytest.raises(KeyboardInterrupt), interrupts.deferred():
+
+    def twice():
+        with interrupts.deferred():
             os.kill(os.getpid(), signal.SIGINT)
-        assert interrupts.interrupted(), "the inner context raised, the outer one has yet to"
+            with pytest.raises(KeyboardInterrupt), interrupts.deferred():
+                os.kill(os.getpid(), signal.SIGINT)
+            assert interrupts.interrupted(), "the inner context raised, the outer one has yet to"
+
+    with pytest.raises(KeyboardInterrupt):
+        twice()
     assert not interrupts.interrupted()
     interrupts.check()
 
