@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from bench.predict.evidence import CalibratedCell, metrics_of, off_by, rate_of
+from bench.predict.evidence import CalibratedCell, as_used, core_use_laws, metrics_of, off_by, rate_of
 from bench.predict.intervals import interval
 from bench.predict.play import CORNERS, PlayedCell, PredictedCell, play
 from bench.predict.spec import FAR, beyond, otherwise, records_of
@@ -56,14 +56,17 @@ def predict(
 ) -> tuple[Prediction, PlayedCell]:
     """Play a cell from each run of `source`; return its prediction and its first play, without the correction factor.
     `others`: cells whose runs show the error of predictions from `source`."""
-    calibration, runs = source.calibration, source.runs
+    runs, laws = source.runs, core_use_laws(source, others, cell.cores)
+    calibrations = as_used(cell, source, laws)
+    calibration = calibrations[0]
     plays = max(next((plays for most, plays in REPEATS if cell.ranks <= most), 2) // len(runs), 1)
     first = play(cell, calibration, 0)
     metrics = metrics_of(cell, calibration, first)
-    raw = [[rate_of(cell, run.calibration, seed) for seed in range(plays)] for run in runs]
+    raw = [[rate_of(cell, each, seed) for seed in range(plays)] for each in calibrations]
     predicted = [run.scale(cell.cores) * fmean(each) for run, each in zip(runs, raw, strict=True)]
     own = metrics.throughput.samples_per_s or raw[0][0]
     corners = [rate_of(cell, calibration, 0, assumed) / own for assumed in CORNERS]
+    corners += [rate_of(cell, each, 0) / own for each in as_used(cell, source, laws, goes_on=False)[:1]]
     off, shown = off_by(source, others, cell.cores)
     rate, low, high = interval(source.rates, predicted, corners, off, distance(cell, source))
     known = not math.isnan(low)
