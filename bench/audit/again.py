@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -34,13 +34,10 @@ Work = Sequence[tuple[int, int]]
 
 @dataclass(frozen=True)
 class Done:
-    """Result of a repeated step."""
+    """Result of repeated steps; `after` and `moves` are empty until the last one."""
 
     losses: list[list[float]]
     """Mean losses, [rank][batch]."""
-    after: State
-    moves: State
-    """Change of each parameter."""
     undefined: tuple[tuple[float, float], ...] = ()
     """(mean loss by the task, mean loss by definition) of the batches in which they differ."""
     scale: tuple[float, int] = (1.0, 0)
@@ -53,6 +50,9 @@ class Done:
     """Sum of the metric over each rank's samples, by definition; NaN if no definition is known."""
     scalars: tuple[Totals, ...] = ()
     """What the steps of each rank recorded with `record_scalar`."""
+    after: State = field(default_factory=dict)
+    moves: State = field(default_factory=dict)
+    """Change of each parameter."""
 
 
 class Bench:
@@ -69,10 +69,9 @@ class Bench:
         self.outputs: Any = None
         """Output of the last forward pass."""
         self.model.register_forward_hook(self._note)
-        # `torch.manual_seed` records a traceback for each unused kind of device, which takes most of a small step's
-        # time.
+        # `torch.manual_seed` records a traceback for each unused kind of device: most of a small step's time.
         self._seed = torch.default_generator.manual_seed if device.type == "cpu" else torch.manual_seed
-        self._training = [module.training for module in self.model.modules()]
+        self._training = [(module, module.training) for module in self.model.modules()]
         self._undefined: list[tuple[float, float]] = []
         self._scale, self._metrics, self._shaken = 1.0, list[float](), False
         self._scalars: list[Totals] = []
@@ -129,69 +128,69 @@ class Bench:
                         state[Name(OPTIMIZER, names[parameter], key)] = value.detach().to_dense()
         return state
 
+    def begin(self, before: Mapping[Name, Tensor], shake: float = 0.0, seed: int = 1) -> None:
+        """Take over the state `before`, from which `step` goes on, with new optimizers. `shake`: relative perturbation
+        of each parameter, with signs drawn from `seed`."""
+        self.load(before)
+        self._shaken = shake > 0.0
+        if shake:
+            self.shake(shake, seed)
+        self._optimizers = several(self.task.optimizer(list(self.model.parameters())))
+        self._take_state(self._optimizers, before)
+
     def step(
         self,
-        before: Mapping[Name, Tensor],
         epoch: int,
         ranks: Sequence[Work],
         seen: float,
-        shake: float = 0.0,
         together: bool = False,
         scale: tuple[float, int] = (1.0, 0),
-        seed: int = 1,
     ) -> Done:
-        """Perform a step from the state `before`.
-
-        `shake`: relative perturbation of each parameter at the beginning, with signs drawn from `seed`; `together`: it
-        is a step of all ranks; `scale`: (loss scale, steps since it changed).
-        """
+        """Perform the next step. `together`: it is a step of all ranks; `scale`: (loss scale, steps since it changed)."""
         self._set_modes()
-        self.load(before)
-        if shake:
-            self.shake(shake, seed)
-        begun = {Name(PARAMETERS, name): p.detach().clone() for name, p in self.parameters.items()}
-        optimizers = several(self.task.optimizer(list(self.model.parameters())))
-        self._take_state(optimizers, before)
-        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
         for group, rate in zip(groups, self.rates(seen), strict=True):
             group["lr"] = rate
         for parameter in self.parameters.values():
             parameter.grad = None
-        self._scale, self._undefined, self._metrics, self._shaken = scale[0], [], [0.0] * len(ranks), shake > 0.0
+        self._scale, self._undefined, self._metrics = scale[0], [], [0.0] * len(ranks)
         self._scalars = [{} for _ in ranks]
-        losses = self._gradients(before, epoch, ranks, together)
+        losses = self._gradients(epoch, ranks, together)
         owned = [parameter for group in groups for parameter in group["params"]]
         moves_on, scale = unscale(self.rules.step, owned, scale)
         norm = norm_of(parameter.grad for parameter in owned if parameter.grad is not None)
         if self.rules.max_grad_norm is not None and moves_on:
             nn.utils.clip_grad_norm_(owned, self.rules.max_grad_norm)
-        for optimizer in optimizers if moves_on else ():
+        for optimizer in self._optimizers if moves_on else ():
             optimizer.step()
-        kept = [value for optimizer in optimizers for state in optimizer.state.values() for value in state.values()]
-        self.optimizer_bytes = sum(value.numel() * value.itemsize for value in kept if isinstance(value, Tensor))
-        after = {name: tensor.clone() for name, tensor in self.state(optimizers).items()}
-        moves = {name: after[name] - first for name, first in begun.items()}
+        self._shaken = False  # only the state before the first step is perturbed
         having = [p for p in self.parameters.values() if p.grad is not None]
-        self.gradient_bytes = sum(p.nbytes for p in having)
-        if any(p.grad is not None and p.grad.is_sparse for p in having):  # nor is the state of the usual size
-            self.gradient_bytes = self.optimizer_bytes = None
+        self._sparse = any(p.grad is not None and p.grad.is_sparse for p in having)
+        self.gradient_bytes = None if self._sparse else sum(p.nbytes for p in having)
         sizes = () if self.gradient_bytes is None else (self.gradient_bytes,)
-        figures = (norm,), sizes, tuple(self._metrics), tuple(self._scalars)
-        return Done(losses, after, moves, tuple(self._undefined), scale, *figures)
+        return Done(losses, tuple(self._undefined), scale, (norm,), sizes, tuple(self._metrics), tuple(self._scalars))
+
+    def after(self) -> State:
+        """Return a copy of the present state."""
+        kept = [each for optimizer in self._optimizers for state in optimizer.state.values() for each in state.values()]
+        size = sum(value.numel() * value.itemsize for value in kept if isinstance(value, Tensor))
+        self.optimizer_bytes = None if self._sparse else size  # nor is the state of the usual size
+        return {name: tensor.clone() for name, tensor in self.state(self._optimizers).items()}
 
     def batch(self, start: int, stop: int) -> Any:
         """Return the model's input at these positions of the first epoch."""
         return self._read(0, start, stop)
 
-    def _gradients(
-        self, before: Mapping[Name, Tensor], epoch: int, ranks: Sequence[Work], together: bool
-    ) -> list[list[float]]:
+    def _gradients(self, epoch: int, ranks: Sequence[Work], together: bool) -> list[list[float]]:
         """Compute the gradients of all ranks' batches and update the buffers; return the losses."""
+        shared = len(ranks) > 1
+        before = {Name(BUFFERS, n): b.detach().clone() for n, b in self._present().items()} if shared else {}
         sizes = [sum(stop - start for start, stop in work) for work in ranks]
         total, losses, moved = sum(sizes), [], []
         parts: dict[str, list[Tensor]] = {}
         for rank, (work, size) in enumerate(zip(ranks, sizes, strict=True)):
-            self.load(before, (BUFFERS,))
+            if shared:
+                self.load(before, (BUFFERS,))
             spans = [span for span in work if span[1] > span[0]]
             # In half precision the factor on the loss matters. A rank's gradients are weighted after the backward pass,
             # but PyTorch's modules divide them by the number of ranks, so their loss carries the rest of the weight.
@@ -201,10 +200,11 @@ class Bench:
             losses.append([self._batch(rank, epoch, span, (whole, total), sharers) for span in spans])
             if self.rules.step.half:
                 self._set_aside(parts, part / total)
-            moved.append({name: buffer.detach().clone() for name, buffer in self._present().items()})
+            if shared:
+                moved.append({name: buffer.detach().clone() for name, buffer in self._present().items()})
         for name, each in parts.items():
             self.parameters[name].grad = total_of(each, self._shaken)
-        if len(ranks) > 1:
+        if shared:
             self._average_buffers(before, moved, [size / total for size in sizes])
         return losses
 
@@ -268,7 +268,7 @@ class Bench:
             buffer.copy_(values[name])
 
     def _set_modes(self) -> None:
-        for module, training in zip(self.model.modules(), self._training, strict=True):
+        for module, training in self._training:
             module.training = training
 
     @torch.no_grad()

@@ -32,7 +32,7 @@ def redo(
     bench: Bench, before: Mapping[Name, Tensor], group: Sequence[KeptStep], shake: float = 0.0, seed: int = 1
 ) -> Done:
     """Repeat the steps that the ranks of `group` kept; return the final state and all losses. `shake`, `seed`: as of
-    `Bench.step`."""
+    `Bench.begin`."""
     first, rows = group[0], zip(*(each.row for each in group), strict=True)
     steps = [(first.epoch, [part.work for part in parts], parts[0].seen) for parts in rows]
     done = redo_all(bench, before, steps, shake, first.together, first.scale, seed)
@@ -50,19 +50,18 @@ def redo_all(
     scale: tuple[float, int] = (1.0, 0),
     seed: int = 1,
 ) -> Done:
-    """Repeat steps, each from the state that the one before left."""
+    """Repeat steps, each from the state that the one before left. `shake`, `seed`: as of `Bench.begin`."""
+    bench.begin(before, shake, seed)
+    begun = before if len(steps) > 1 else {Name(PARAMETERS, n): p.detach().clone() for n, p in bench.parameters.items()}
     done: Done | None = None
     for epoch, ranks, seen in steps:
-        state = before if done is None else done.after
-        step = bench.step(state, epoch, ranks, seen, shake, together, scale, seed)
+        step = bench.step(epoch, ranks, seen, together, scale)
         scale = step.scale
-        done, shake = step if done is None else _joined(done, step), 0.0
+        done = step if done is None else _joined(done, step)
     assert done is not None
-    if len(steps) == 1:
-        return done
-    return replace(
-        done, moves={name: done.after[name] - before[name].to(done.after[name].device) for name in done.moves}
-    )
+    after = bench.after()
+    own = (Name(PARAMETERS, name) for name in bench.parameters)
+    return replace(done, after=after, moves={name: after[name] - begun[name].to(after[name].device) for name in own})
 
 
 def repeats(bench: Bench, again: Callable[[], Done]) -> bool:
@@ -94,7 +93,7 @@ def _joined(first: Done, then: Done) -> Done:
     sizes = *first.gradient_bytes, *then.gradient_bytes
     metrics = tuple(some + more for some, more in zip(first.metrics, then.metrics, strict=True))
     scalars = tuple(both(some, more) for some, more in zip(first.scalars, then.scalars, strict=True))
-    return Done(losses, then.after, then.moves, undefined, then.scale, norms, sizes, metrics, scalars)
+    return Done(losses, undefined, then.scale, norms, sizes, metrics, scalars)
 
 
 def steps_of(steps: Sequence[KeptStep]) -> Iterator[list[KeptStep]]:

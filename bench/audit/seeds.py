@@ -6,6 +6,7 @@ Uses only NumPy and the standard library; must not import what it checks (`ddp.d
 from __future__ import annotations
 
 import random
+from functools import lru_cache
 from hashlib import sha256
 
 import numpy as np
@@ -25,6 +26,7 @@ def _sequence(seed: int, words: tuple[int | str, ...]) -> np.random.SeedSequence
     return np.random.SeedSequence(entropy)
 
 
+@lru_cache(maxsize=64)
 def seed_of(seed: int, *words: int | str) -> int:
     """Return the seed for the purpose that `words` name."""
     return int(_sequence(seed, words).generate_state(1, np.uint64)[0]) >> 1
