@@ -24,6 +24,11 @@ def _installed(search_path: tuple[str, ...]) -> Any:
     return entry_points()
 
 
+def extended() -> bool:
+    """Return whether an installed package adds members to any registry."""
+    return any(group.startswith(GROUP) for group in _installed(tuple(sys.path)).groups)
+
+
 def loaded(like: type | None = None) -> Callable[[EntryPoint], Any]:
     """Return a function that imports the member of an entry point, and raises TypeError if it is no instance of `like`
     (None: no class or function)."""

@@ -6,19 +6,20 @@ blocks, which `markdown` and `html` render.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from bench.base.paths import judged_by
 from bench.base.style import styled
 from bench.base.usage import reason
 from bench.base.writing import write_text
-from bench.report import html, markdown, verdict_cache
+from bench.report import html, markdown, run_cache
 from bench.report.page import Page
 from bench.report.sections import SECTIONS
 from bench.results.cells import Cell, cells
 from bench.results.planned import planned
 from bench.results.runfolder import find_runs
-from bench.validate import Tree
+from bench.validate import Tree, Verdict, judge_cells
 from bench.validate.consistency import sound
 from bench.validate.library import Library, load
 from ddp import registries
@@ -52,7 +53,7 @@ def write_report(
     try:
         out.mkdir(parents=True, exist_ok=True)
         library = load(*judged_by(baseline)) if baseline else Library()
-        verdicts = verdict_cache.verdicts(grouped, unreadable, baseline) if baseline else []
+        verdicts = judged(grouped, unreadable, baseline) if baseline else []
         page = Page(root, out, grouped, tuple(problems), tuple(verdicts), library, earlier, plan)
         with styled():
             blocks = [block for section in SECTIONS.values() for block in section(page)]
@@ -62,6 +63,12 @@ def write_report(
     except OSError as error:
         raise ValueError(f"cannot write the report to {out}: {reason(error)}") from None
     return path
+
+
+def judged(grouped: Sequence[Cell], unreadable: Sequence[tuple[str, str]], baseline: Path) -> list[Verdict]:
+    """Return the verdicts on cells already read; reads the records only of runs that earlier reports did not read."""
+    with run_cache.cached() as derivation:
+        return judge_cells(grouped, unreadable, baseline, derivation=derivation).verdicts
 
 
 def _read(root: Path, tree: Tree | None = None) -> tuple[tuple[Cell, ...], list[str]]:

@@ -23,8 +23,9 @@ from bench.validate import expected, next_runs
 from bench.validate.baseline_history import unrooted
 from bench.validate.checks import CHECKS, OPTIONAL, Check
 from bench.validate.checks.speed import elsewhere
-from bench.validate.consistency import legible, sound
+from bench.validate.consistency import sound
 from bench.validate.decision import settle
+from bench.validate.derivation import ANEW, Derivation
 from bench.validate.findings import Case, Finding
 from bench.validate.fingerprint import FieldDifference, beyond
 from bench.validate.library import Library, load
@@ -102,7 +103,11 @@ def judge_trees(trees: Mapping[Path, Tree], baselines: Path, terms: Terms | None
 
 
 def judge_cells(
-    grouped: Sequence[Cell], unreadable: Sequence[tuple[str, str]], baselines: Path, terms: Terms | None = None
+    grouped: Sequence[Cell],
+    unreadable: Sequence[tuple[str, str]],
+    baselines: Path,
+    terms: Terms | None = None,
+    derivation: Derivation = ANEW,
 ) -> Judgement:
     """Judge cells that were already read; `unreadable`: (name of a tree, what could not be read in it)."""
     terms = terms or Terms()
@@ -117,10 +122,10 @@ def judge_cells(
     problems += _unrooted(grouped, library)
     solo = tuple(cell for cell in grouped if cell.is_solo)
     for cell in grouped:
-        kept, broken = sound(cell.runs, legible)
+        kept, broken = sound(cell.runs, derivation.legible)
         problems += [remark("REFUSED", "readable", run.path.name, text) for run, text in broken]
         if kept:
-            judged = partial(_judged, library=library, checks=checks, terms=terms, beside=solo)
+            judged = partial(_judged, library=library, checks=checks, terms=terms, beside=solo, derivation=derivation)
             findings += _findings(replace(cell, runs=tuple(kept)), judged)
     settled = settle(findings, terms.accept_improvement)
     known = expected.load(*judged_by(baselines))
@@ -173,11 +178,16 @@ def _unsealed(grouped: Sequence[Cell]) -> list[str]:
 
 
 def _judged(
-    cell: Cell, library: Library, checks: Sequence[Check], terms: Terms, beside: tuple[Cell, ...]
+    cell: Cell,
+    library: Library,
+    checks: Sequence[Check],
+    terms: Terms,
+    beside: tuple[Cell, ...],
+    derivation: Derivation,
 ) -> list[Finding]:
     """Return the findings of all checks on a cell."""
     case, obstacle = _case(cell, library, terms)
-    case = replace(case, beside=beside)
+    case = replace(case, beside=beside, derivation=derivation)
     return [*(result for check in checks if (result := check(case)) is not None), *obstacle]
 
 

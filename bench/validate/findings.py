@@ -6,15 +6,20 @@ A claim has its p-values and its text, but no level and no verdict.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from bench.results.cells import Cell
+from bench.results.runfolder import Run
+from bench.validate.derivation import ANEW, Derivation
 from bench.validate.library import Match
 from bench.validate.ranks import Shift
 from bench.validate.reference import Reference, Sets
 from bench.validate.statistics import Comparison
 from bench.validate.verdict import Verdict
+
+T = TypeVar("T")
 
 UNBLOCKED = "cpu"
 """The backend on which no rank waits for another."""
@@ -30,6 +35,14 @@ class Case:
     """Fields in which runs may differ from their baseline."""
     beside: tuple[Cell, ...] = ()
     """Solo cells that are judged at the same time."""
+    derivation: Derivation = ANEW
+
+    def each(self, function: Callable[..., T], *more: Any, lost: bool = False) -> Iterator[tuple[Run, T]]:
+        """Iterate over the runs of the cell that have records, each with the value of `Derivation.value`."""
+        for run in self.cell.runs:
+            value = self.derivation.value(function, run, *more, lost=lost)
+            if value is not None:
+                yield run, value
 
     @property
     def own(self) -> Reference | None:

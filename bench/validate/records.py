@@ -8,7 +8,6 @@ what holds for the whole. After a resumption, the records describe what the chec
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
@@ -17,7 +16,6 @@ from typing import Any, get_args
 
 from bench.base.garbage import no_collections
 from bench.results.analysis.stream import SplitRecords
-from bench.results.cells import Cell
 from bench.results.chain import Seal, is_chained, lines
 from bench.results.recompute import header_of, result
 from bench.results.runfolder import EVENTS, METRICS, Run, there
@@ -70,11 +68,6 @@ class Reading:
     """Description of the run; None: the file is older than sealed records."""
     result: Metrics | None = None
     """The result that follows from the records, without its seal; None as above."""
-
-
-def recorded(cell: Cell, lost: bool = False) -> Iterator[tuple[Run, Records]]:
-    """Iterate over the runs of a cell that have `records`. `lost`: also runs that lost ranks. Raises as `records`."""
-    yield from ((run, known) for run in cell.runs if (known := records(run, lost)) is not None)
 
 
 def records(run: Run, lost: bool = False) -> Records | None:

@@ -10,7 +10,7 @@ import pytest
 import bench
 from bench.base import paths
 from bench.base.paths import judged_by
-from bench.report import verdict_cache
+from bench.report import judged
 from bench.results.cells import cells
 from bench.results.runfolder import find_runs
 from bench.validate.library import load
@@ -77,6 +77,6 @@ def test_a_report_judges_anew_when_an_own_baseline_comes(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     grouped = cells(find_runs(cell(Path("runs"), "solo", FIVE))[0])
-    before = verdict_cache.verdicts(grouped, [], committed)
+    before = judged(grouped, [], committed)
     accepted(BETTER)
-    assert verdict_cache.verdicts(grouped, [], committed) != before
+    assert judged(grouped, [], committed) != before

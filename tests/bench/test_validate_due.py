@@ -104,16 +104,13 @@ def test_checkpoints_are_made_when_they_are_due(count: int, settings: dict[str, 
     ("steps", "own", "half"),
     [((0, 90), 100, ""), ((0, 40), 100, "second"), ((60, 90), 100, "first"), ((0, 10), 40, ""), ((), 100, "first")],
 )
-def test_steps_of_both_halves_are_kept(
-    monkeypatch: pytest.MonkeyPatch, steps: tuple[int, ...], own: int, half: str
-) -> None:
+def test_steps_of_both_halves_are_kept(steps: tuple[int, ...], own: int, half: str) -> None:
     reports = [Progress(3.0, rank, 0, own, 1600, 1.0, 1.0, 0.1) for rank in (0, 1)]
-    monkeypatch.setattr(audit, "records", lambda run: replace(KNOWN, progress=reports))
     items = [AuditItem(what="step", outcome="equal", line="", rank=0, epoch=0, step=step) for step in steps]
     report = AuditReport(run_id="", params_sha256=None, seconds=1.0, kept=[], items=items)
     run = Run(Path(), make_metrics(make_spec("nccl_cadence")), {})
-    assert audit._unkept_half(run, report) == half
+    known = audit._kept_steps(run, replace(KNOWN, progress=reports))
+    assert audit._unkept_half(run, report, known) == half
     graph = Run(Path(), run.metrics.model_copy(update={"engine": "graph"}), {})
-    assert audit._unkept_half(graph, report) == "", "where a window of many steps is one"
-    monkeypatch.setattr(audit, "records", lambda run: None)
-    assert audit._unkept_half(run, report) == "", "an earlier version"
+    assert audit._unkept_half(graph, report, known) == "", "where a window of many steps is one"
+    assert audit._unkept_half(run, report, None) == "", "an earlier version"

@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from bench.validate import derivation
 from bench.validate.checks import data
 from bench.validate.findings import Case
 from bench.validate.losses_of_ranks import higher_loss
@@ -85,8 +86,9 @@ def test_the_check_of_data_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     def judged(made: list[Progress], samples: int = DATA.training.samples) -> Any:
         known = Records(ready=[Ready(0.0, 0, samples, 10, "", "cpu", "", data=DATA)], progress=made, plans=[PLAN])
         metrics = SimpleNamespace(seed=3, faults=[], late=[], scripted_faults=[], epochs_planned=3)
-        monkeypatch.setattr(data, "recorded", lambda cell, lost: [(SimpleNamespace(metrics=metrics), known)])
-        return data.check(Case(cast(Any, "toy cpu_async ×2"), None))
+        monkeypatch.setattr(derivation, "records", lambda run, lost: known)
+        cell = SimpleNamespace(runs=[SimpleNamespace(metrics=metrics)])
+        return data.check(Case(cast(Any, cell), None))
 
     monkeypatch.setattr(data, "_amiss", lambda *about: iter(()))
     monkeypatch.setattr(data, "verdict", lambda name, check, cell, line: (name, line))

@@ -14,10 +14,10 @@ import pytest
 from bench.results.analysis.stream import split
 from bench.results.cells import cells
 from bench.results.runfolder import EVENTS, METRICS, find_runs
-from bench.validate import Terms, judge
+from bench.validate import Terms, derivation, judge
 from bench.validate.checks import breakdown
 from bench.validate.findings import Case
-from bench.validate.records import recorded
+from bench.validate.records import records
 from ddp.core.events import Evaluated, Finished, Progress, Ready
 from ddp.tally import MODULUS, tally
 from tests.bench.references import TODAY, one
@@ -87,14 +87,16 @@ def test_time_is_on_record_once(
 ) -> None:
     spec = make_spec("nccl_cadence")
     write(tmp_path, spec, change)
-    ((run, known),) = recorded(cells(find_runs(tmp_path)[0])[0])
+    (run,) = find_runs(tmp_path)[0]
+    known = records(run)
+    assert known is not None
     known = replace(known, slices=Counter(), seconds=defaultdict(float), spans={}, collectives=defaultdict(list))
     slices = split(told(spec)).slices
     known.add_slices(slices, slices.stop - slices.start)
     known.slices.subtract(fewer)
     took = known.seconds[0, "exchange"] / (len(known.averaged) / 2)  # made-up ranks meet in every step
     known = replace(known, averaged=[replace(event, seconds=took) for event in known.averaged])
-    monkeypatch.setattr(breakdown, "recorded", lambda cell: [(run, known)])
+    monkeypatch.setattr(derivation, "records", lambda run, lost: known)
     verdict = breakdown.check(Case(cells([run])[0], None))
     assert verdict is not None
     assert (verdict.name, line in verdict.line) == ("FAIL" if line else "PASS", True), verdict.line

@@ -12,11 +12,12 @@ import pytest
 
 from bench.results.cells import cells
 from bench.results.runfolder import find_runs
+from bench.validate import derivation
 from bench.validate.checks import peak_memory, rate
 from bench.validate.checks.breakdown import _booked_twice, _processor
 from bench.validate.distances import amiss
 from bench.validate.findings import Case
-from bench.validate.records import recorded
+from bench.validate.records import records
 from bench.validate.run_records import Records
 from ddp.core.event_parts import SketchGroup, WorkSeconds
 from ddp.core.events import Averaged, Finished, Memory, Progress, Ready
@@ -129,12 +130,14 @@ def test_distances_go_with_weights(
 )
 def test_peaks_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, peak: int, on_device: int, line: str) -> None:
     write(tmp_path, make_spec("solo"))
-    ((run, known),) = recorded(cells(find_runs(tmp_path)[0])[0])
+    (run,) = find_runs(tmp_path)[0]
+    known = records(run)
+    assert known is not None
     run = replace(run, metrics=run.metrics.model_copy(update={"env": {"memory_bytes": 16_000_000_000}}))
     known = replace(known, memory={}, finished=[Finished(9.0, 0, "", peak, on_device)])
     for resident, device in ((800_000_000, 1_000 if on_device else None), (700_000_000, None)):
         known.add_memory(Memory(1.0, 0, resident, 1.0, device))
-    monkeypatch.setattr(peak_memory, "recorded", lambda cell: [(run, known)])
+    monkeypatch.setattr(derivation, "records", lambda run, lost: known)
     verdict = peak_memory.check(Case(cells([run])[0], None))
     assert verdict is not None
     assert (verdict.name, line in verdict.line) == ("FAIL" if line else "PASS", True), verdict.line
@@ -156,8 +159,7 @@ def test_rates_are_not_off_on_the_mean(monkeypatch: pytest.MonkeyPatch, lag: flo
     ready = Ready(0.0, 0, 10_000, 1, "", "cpu", "none")
     progress = [Progress(1.0, 0, 0, 6, 100, 0.1, 1.0, 0.1) for _ in seen]
     metrics = SimpleNamespace(epochs_planned=4, batch_size=16, world_size=2)
-    reference = SimpleNamespace(rates=((0.0, 1.0), (1.0, 0.0)))
-    found = rate._shifted(cast(Any, metrics), Records(ready=[ready], progress=progress), cast(Any, reference))
+    found = rate._shifted(cast(Any, metrics), Records(ready=[ready], progress=progress), ((0.0, 1.0), (1.0, 0.0)))
     assert found == WRONG.get(lag, "")
 
 

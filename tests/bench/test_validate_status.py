@@ -11,8 +11,7 @@ import pytest
 from bench.results.analysis.faults import BEGAN_ANEW
 from bench.results.runfolder import CONFIG
 from bench.results.schema import FaultRow
-from bench.validate import Verdict, judge
-from bench.validate.checks import status as checks_status
+from bench.validate import Verdict, derivation, judge
 from bench.validate.run_records import Records
 from ddp.core import commands, events
 from ddp.core.faults import parse
@@ -124,7 +123,7 @@ def test_a_scripted_loss_that_never_came_fails(
     spec = replace(PLAIN, faults=(parse(fault),))
     every = make_records(spec)
     known = Records(progress=[record for record in every if isinstance(record, events.Progress)])
-    monkeypatch.setattr(checks_status, "records", lambda run, lost: known)
+    monkeypatch.setattr(derivation, "records", lambda run, lost: known)
     found = status(write_run(tmp_path, spec, make_metrics(spec, every)))
     assert found.name == name
     assert ("never occurred" in found.line) is (name == "FAIL")
@@ -147,7 +146,7 @@ def test_a_scripted_loss_comes_to_its_rank_at_its_step(
     reports = [
         events.Progress(1.0, rank, 0, 5, 160, 0.1, 1.0, 0.1) for rank in (1, 2) for _ in range(8 if rank == 1 else 18)
     ]
-    monkeypatch.setattr(checks_status, "records", lambda run, lost: Records(progress=reports))
+    monkeypatch.setattr(derivation, "records", lambda run, lost: Records(progress=reports))
     found = status(write_run(tmp_path, spec, make_metrics(spec, bereft(events.Lost(0.0, 1, "gone"), "gone"))))
     assert found.name == ("FAIL" if line else "PASS")
     assert line in found.line
@@ -157,7 +156,7 @@ def test_a_loss_long_before_its_script_is_suspicious(tmp_path: Path, monkeypatch
     """A machine may take the rank before the script does."""
     spec = replace(PLAIN, faults=(parse("1@900:crash"),))
     reports = [events.Progress(1.0, 1, 0, 5, 160, 0.1, 1.0, 0.1) for _ in range(8)]
-    monkeypatch.setattr(checks_status, "records", lambda run, lost: Records(progress=reports))
+    monkeypatch.setattr(derivation, "records", lambda run, lost: Records(progress=reports))
     found = status(write_run(tmp_path, spec, make_metrics(spec, bereft(events.Lost(0.0, 1, "gone"), "gone"))))
     assert found.name == "SUSPICIOUS"
     assert "rank 1 was lost after the 40 steps that it reported, though the script has 1@900:crash" in found.line
@@ -187,7 +186,7 @@ def test_ranks_say_which_faults_came(
         progress=[record for record in every if isinstance(record, events.Progress)],
         finished=[events.Finished(9.0, 1, "", 0, 0, met=met)],
     )
-    monkeypatch.setattr(checks_status, "records", lambda run, lost: known)
+    monkeypatch.setattr(derivation, "records", lambda run, lost: known)
     metrics = make_metrics(spec, every)
     found = status(write_run(tmp_path, spec, metrics))
     assert found.name == name

@@ -12,8 +12,9 @@ from bench.results.runfolder import Run
 from bench.validate.due_records import unsaved
 from bench.validate.findings import Case
 from bench.validate.linear import apart, combine
-from bench.validate.records import as_planned, lost_nobody, records
+from bench.validate.records import as_planned, lost_nobody
 from bench.validate.resumption import begun_otherwise
+from bench.validate.run_records import Records
 from bench.validate.state_copies import joined_otherwise, saved_otherwise
 from bench.validate.verdict import Verdict, verdict
 from ddp.sketches import decode
@@ -25,38 +26,42 @@ def check(case: Case) -> Verdict | None:
     cell = case.cell
     finished = [run for run in cell.runs if run.metrics.status == "ok" and run.metrics.source != "predicted"]
     for run in finished:
-        if as_planned(run.metrics) and (known := records(run)) and (few := unsaved(run.metrics, known, run.config)):
+        if few := case.derivation.value(_unsaved, run):
             return verdict("FAIL", "agreement", cell, f"seed {run.metrics.seed}: {few}")
     runs = [run for run in finished if run.metrics.world_size > 1 or run.metrics.resumed]
     if not runs:
         return None
     for run in runs:
         if run.metrics.params_sha256 is None:
-            where = _where(run)
+            where = case.derivation.value(_where, run) or ""
             line = f"seed {run.metrics.seed}: the ranks ended with different parameters{where}"
             return verdict("FAIL", "agreement", cell, line)
-        if wrong := _copies(run):
+        if wrong := case.derivation.value(_copies, run, lost=True):
             return verdict("FAIL", "agreement", cell, f"seed {run.metrics.seed}: {wrong}")
     return verdict(
         "PASS", "agreement", cell, f"all ranks of {plural(len(runs), 'run')} ended with bit-identical models"
     )
 
 
-def _copies(run: Run) -> str:
+def _unsaved(run: Run, known: Records) -> str:
+    """Say which checkpoints of a run that went as planned are missing; empty: none."""
+    return unsaved(run.metrics, known, run.config) if as_planned(run.metrics) else ""
+
+
+def _copies(run: Run, known: Records) -> str:
     """Name the copy of a state that differs from its original: a checkpoint, what a resumed run began with, or what a
     rank joined with; empty: none."""
-    known, settings = records(run, lost=True), run.config.get("averaging")
-    if known is None or not known.groups:
+    settings = run.config.get("averaging")
+    if not known.groups:
         return ""
     if not lost_nobody(run.metrics):
         return joined_otherwise(known, settings if isinstance(settings, dict) else {})
     return saved_otherwise(known) or begun_otherwise(known)
 
 
-def _where(run: Run) -> str:
+def _where(run: Run, known: Records) -> str:
     """Name the tensor in which the final sketches of two ranks differ most; empty if ranks recorded no sketches."""
-    known = records(run)
-    if known is None or not known.groups:
+    if not known.groups:
         return ""
     first, *others = sorted(known.finished, key=lambda event: event.rank)
     for other in others:

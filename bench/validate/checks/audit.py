@@ -8,6 +8,7 @@ with those of the run.
 from __future__ import annotations
 
 from collections import Counter
+from typing import NamedTuple
 
 from bench.base.number_format import plural
 from bench.results import audit_file
@@ -15,11 +16,14 @@ from bench.results.audit_file import AuditReport
 from bench.results.rerun_command import auditing
 from bench.results.runfolder import Run, there
 from bench.validate.findings import Case
-from bench.validate.records import as_planned, records
+from bench.validate.records import as_planned
+from bench.validate.run_records import Records
 from bench.validate.verdict import Name, Verdict, verdict
 
 LONG = 64
 """Steps per rank from which on each half of a run must have kept a step."""
+KeptFile = tuple[str, int, str]
+"""Name, bytes and digest."""
 GRAVEST: tuple[Name, ...] = ("FAIL", "REFUSED", "INCONCLUSIVE")
 
 
@@ -29,7 +33,7 @@ def check(case: Case) -> Verdict | None:
     runs = [run for run in case.cell.runs if run.metrics.status == "ok" and run.config.get("audit") is True]
     if not runs:
         return None
-    findings = {run.path: _judged(run) for run in runs}
+    findings = {run.path: _judged(run, case.derivation.value(_kept_steps, run)) for run in runs}
     for name in GRAVEST:
         lines = [line for level, line, _ in findings.values() if level == name]
         if lines:
@@ -39,7 +43,22 @@ def check(case: Case) -> Verdict | None:
     return verdict("PASS", "audit", case.cell, _summary(reports))
 
 
-def _judged(run: Run) -> tuple[Name, str, AuditReport | None]:
+class _KeptSteps(NamedTuple):
+    """What ranks recorded that an audit must agree with."""
+
+    steps: dict[int, int]
+    """By rank."""
+    kept: list[KeptFile]
+
+
+def _kept_steps(run: Run, known: Records) -> _KeptSteps:
+    steps: Counter[int] = Counter()
+    for event in known.progress:
+        steps[event.rank] += event.steps
+    return _KeptSteps(dict(steps), [(*file,) for event in known.finished for file in event.kept])
+
+
+def _judged(run: Run, known: _KeptSteps | None) -> tuple[Name, str, AuditReport | None]:
     """Return the level, the reason and the report of a run's audit."""
     seed = f"seed {run.metrics.seed}"
     if not there(run.path / audit_file.AUDIT):
@@ -52,7 +71,7 @@ def _judged(run: Run) -> tuple[Name, str, AuditReport | None]:
     if different:
         more = f"; {len(different)} of {len(report.items)} recomputed items differ" if len(different) > 1 else ""
         return "FAIL", f"{seed}, {different[0]}{more}", report
-    if strange := _strange(run, report):
+    if strange := _strange(run, report, known):
         return "REFUSED", f"{seed}: {strange}", report
     missing = [item for item in report.items if item.outcome == "skipped" and item.what == "step" and item.step is None]
     if missing:
@@ -64,28 +83,24 @@ def _judged(run: Run) -> tuple[Name, str, AuditReport | None]:
     if not report.count("equal", "step"):
         why = next((item.line for item in report.items if item.what == "step"), "ranks kept no step")
         return "INCONCLUSIVE", f"{seed}: no step was recomputed: {why}", report
-    if half := _unkept_half(run, report):
+    if half := _unkept_half(run, report, known):
         return "INCONCLUSIVE", f"{seed}: no step of the {half} half of the run was kept", report
     return "PASS", "", report
 
 
-def _unkept_half(run: Run, report: AuditReport) -> str:
+def _unkept_half(run: Run, report: AuditReport, known: _KeptSteps | None) -> str:
     """Return the half of the run ("first" or "second") of which no step was kept; empty if there is none, or if the run
     is short, lost a rank or is in graph mode."""
-    known = records(run)
     # In graph mode each step is a window.
     if known is None or not as_planned(run.metrics) or run.metrics.engine == "graph":
         return ""
-    steps: Counter[int] = Counter()
-    for event in known.progress:
-        steps[event.rank] += event.steps
     kept = [(item.rank, item.step) for item in report.items if item.what == "step" and item.step is not None]
-    halves = {2 * step >= steps[rank] for rank, step in kept if rank is not None}
+    halves = {2 * step >= known.steps.get(rank, 0) for rank, step in kept if rank is not None}
     lacking = [name for later, name in ((False, "first"), (True, "second")) if later not in halves]
-    return lacking[0] if lacking and min(steps.values(), default=0) >= LONG else ""
+    return lacking[0] if lacking and min(known.steps.values(), default=0) >= LONG else ""
 
 
-def _strange(run: Run, report: AuditReport) -> str:
+def _strange(run: Run, report: AuditReport, known: _KeptSteps | None) -> str:
     """Return why an audit is not of this run; empty if it is."""
     m = run.metrics
     if report.run_id != m.run_id:
@@ -97,11 +112,8 @@ def _strange(run: Run, report: AuditReport) -> str:
     sha256 = m.record.sha256 if m.record is not None else None
     if report.records_sha256 != sha256:
         return f"audit.json is of records {str(report.records_sha256)[:12]}, the result has {str(sha256)[:12]}"
-    known = records(run)
-    if known is not None:
-        recorded = {tuple(file) for event in known.finished for file in event.kept}
-        if lacking := sorted(recorded ^ set(report.kept)):
-            return f"audit.json and events.jsonl list different kept files: {lacking[0][0]}"
+    if known is not None and (lacking := sorted(set(known.kept) ^ set(report.kept))):
+        return f"audit.json and events.jsonl list different kept files: {lacking[0][0]}"
     return ""
 
 

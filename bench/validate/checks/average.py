@@ -27,7 +27,7 @@ from bench.validate.due_records import unsketched_rounds, unsketched_steps
 from bench.validate.findings import Case
 from bench.validate.linear import UNITS, Combined, apart, combine, distance, mean
 from bench.validate.outer_steps import OuterSteps
-from bench.validate.records import as_planned, lost_nobody, recorded
+from bench.validate.records import as_planned, lost_nobody
 from bench.validate.resumption import most_ranks
 from bench.validate.run_records import Records
 from bench.validate.state_copies import resets
@@ -47,13 +47,22 @@ FEW = 4
 def check(case: Case) -> Verdict | None:
     """Return FAIL at the first wrong average; None if no average is recorded."""
     count = 0
-    for run, known in recorded(case.cell, lost=True):
-        for wrong in _averages(run, known if lost_nobody(run.metrics) else unbroken(known)) if known.groups else ():
-            if wrong:
-                return verdict("FAIL", "average", case.cell, f"seed {run.metrics.seed}, {wrong}")
-            count += 1
+    for run, (wrong, averages) in case.each(_compared, lost=True):
+        if wrong:
+            return verdict("FAIL", "average", case.cell, f"seed {run.metrics.seed}, {wrong}")
+        count += averages
     line = f"{count} averages equal the weighted mean of the ranks' contributions"
     return verdict("PASS", "average", case.cell, line) if count else None
+
+
+def _compared(run: Run, known: Records) -> tuple[str, int]:
+    """Return what is wrong with the first wrong average (empty: none is), and the number of averages before it."""
+    count = 0
+    for wrong in _averages(run, known if lost_nobody(run.metrics) else unbroken(known)) if known.groups else ():
+        if wrong:
+            return wrong, count
+        count += 1
+    return "", count
 
 
 def _averages(run: Run, known: Records) -> Iterator[str]:

@@ -24,7 +24,6 @@ from bench.results.runfolder import Run
 from bench.validate.emulated_links import quicker_than_links
 from bench.validate.emulation import otherwise_slow
 from bench.validate.findings import UNBLOCKED, Case
-from bench.validate.records import recorded
 from bench.validate.run_records import BETWEEN_STEPS, Records
 from bench.validate.verdict import Verdict, verdict
 from ddp.backends import is_torch_native
@@ -68,14 +67,15 @@ def check(case: Case) -> Verdict | None:
     line = f"the fractions of every rank sum to 1 within {off:.1g} (allowed: {TOLERANCE:g})"
     if missing:
         return verdict("FAIL", "breakdown", cell, f"{line}; ranks are missing in {plural(len(missing), 'run')}")
-    for run, known in recorded(cell):
-        if (
-            wrong := _clock(run, known)
-            or _longer(run, known)
-            or (_unlike(run, known.measured()) if known.slices else "")
-        ):
+    for run, wrong in case.each(_amiss):
+        if wrong:
             return verdict("FAIL", "breakdown", cell, f"seed {run.metrics.seed}: {wrong}")
     return verdict("PASS" if off <= TOLERANCE else "FAIL", "breakdown", cell, line)
+
+
+def _amiss(run: Run, known: Records) -> str:
+    """Return the first way in which two records of a rank's time disagree; empty: none."""
+    return _clock(run, known) or _longer(run, known) or (_unlike(run, known.measured()) if known.slices else "")
 
 
 def _clock(run: Run, known: Records) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from itertools import zip_longest
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ from bench.results.runfolder import Run
 from bench.validate.drawn_numbers import drawn_again
 from bench.validate.findings import Case
 from bench.validate.losses_of_ranks import higher_loss
-from bench.validate.records import lost_nobody, recorded
+from bench.validate.records import lost_nobody
 from bench.validate.reference import Sets
 from bench.validate.run_records import Records
 from bench.validate.verdict import Verdict, verdict
@@ -40,35 +41,56 @@ def check(case: Case) -> Verdict | None:
     epochs, notes, leak, higher = 0, "", False, ""
     drawn = ""
     seeds: dict[int, int] = {}
-    for run, known in recorded(case.cell, lost=True):
-        if not known.ready or (data := known.ready[0].data) is None:
+    for run, each in case.each(_compared, case.sets, lost=True):
+        if not each.recorded:
             continue
         seed = run.metrics.seed
-        drawn = drawn or (f"seed {seed}: {line}" if (line := drawn_again(known)) else "")
-        if wrong := next(_amiss(case.sets, run, known, data), ""):
-            return verdict("FAIL", "data", case.cell, f"seed {seed}: {wrong}")
-        if (
-            data.shuffled
-            and known.ready[0].samples >= FEW
-            and lost_nobody(run.metrics)
-            and (first := _orders(known).get(0)) is not None
-            and seeds.setdefault(first, seed) != seed
-        ):
+        drawn = drawn or (f"seed {seed}: {each.drawn}" if each.drawn else "")
+        if each.wrong:
+            return verdict("FAIL", "data", case.cell, f"seed {seed}: {each.wrong}")
+        if (first := each.order) is not None and seeds.setdefault(first, seed) != seed:
             line = f"seeds {seeds[first]} and {seed} train epoch 0 in the same order, whose digest is {first}"
             return verdict("FAIL", "data", case.cell, line)
-        if (
-            not higher
-            and data.shuffled
-            and known.ready[0].samples == data.training.samples
-            and lost_nobody(run.metrics)
-        ):
-            higher = f"seed {seed}: {line}" if (line := higher_loss(known)) else ""
-        epochs, notes = epochs + run.metrics.epochs_planned, _notes(data)
-        leak = leak or (case.sets is None and data.shared > LEAK * data.test.samples)
+        higher = higher or (f"seed {seed}: {each.higher}" if each.higher else "")
+        epochs, notes = epochs + run.metrics.epochs_planned, each.notes
+        leak = leak or each.leak
     if drawn or higher:
         return verdict("SUSPICIOUS", "data", case.cell, drawn or higher)
     line = f"in {plural(epochs, 'epoch')} ranks trained the samples of the data set, in the order of the seed{notes}"
     return verdict("SUSPICIOUS" if leak else "PASS", "data", case.cell, line) if epochs else None
+
+
+class _Compared(NamedTuple):
+    """What the records of a run say of its data."""
+
+    recorded: bool = False
+    wrong: str = ""
+    """The first difference; empty: none."""
+    drawn: str = ""
+    """How NumPy's numbers repeat; empty: they do not."""
+    higher: str = ""
+    """The rank whose loss is higher than the others'; empty: none."""
+    order: int | None = None
+    """Digest of the order of epoch 0, if other seeds must have another one."""
+    notes: str = ""
+    leak: bool = False
+    """Much of the test set is trained, and no baseline says so."""
+
+
+def _compared(run: Run, known: Records, sets: Sets | None) -> _Compared:
+    if not known.ready or (data := known.ready[0].data) is None:
+        return _Compared()
+    if wrong := next(_amiss(sets, run, known, data), ""):
+        return _Compared(True, wrong, drawn_again(known))
+    samples, whole = known.ready[0].samples, data.shuffled and lost_nobody(run.metrics)
+    return _Compared(
+        recorded=True,
+        drawn=drawn_again(known),
+        higher=higher_loss(known) if whole and samples == data.training.samples else "",
+        order=_orders(known).get(0) if whole and samples >= FEW else None,
+        notes=_notes(data),
+        leak=sets is None and data.shared > LEAK * data.test.samples,
+    )
 
 
 def _notes(data: DataContent) -> str:

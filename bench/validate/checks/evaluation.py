@@ -13,7 +13,6 @@ from collections import defaultdict
 from bench.results.runfolder import Run
 from bench.validate.findings import Case
 from bench.validate.linear import apart, mean
-from bench.validate.records import recorded
 from bench.validate.reference import Sets
 from bench.validate.run_records import Records
 from bench.validate.state_copies import unlike
@@ -27,15 +26,20 @@ NEAR = 1e-9
 def check(case: Case) -> Verdict | None:
     """Return FAIL at the first evaluation of other samples or another model; None if evaluations are not recorded."""
     count, sets = 0, case.sets
-    for run, known in recorded(case.cell):
-        if not known.evaluated or any(event.content is None for event in known.evaluated):
-            continue
-        if wrong := _amiss(sets, run, known):
+    for run, (wrong, evaluations) in case.each(_compared, sets):
+        if wrong:
             return verdict("FAIL", "evaluation", case.cell, f"seed {run.metrics.seed}, {wrong}")
-        count += run.metrics.epochs_planned
+        count += evaluations
     whose = "the baseline's test set" if sets else "the same test set"
     line = f"{count} evaluations used {whose} and the model that all ranks share"
     return verdict("PASS", "evaluation", case.cell, line) if count else None
+
+
+def _compared(run: Run, known: Records, sets: Sets | None) -> tuple[str, int]:
+    """Return what is wrong with an evaluation (empty: nothing), and the number of evaluations."""
+    if not known.evaluated or any(event.content is None for event in known.evaluated):
+        return "", 0
+    return _amiss(sets, run, known), run.metrics.epochs_planned
 
 
 def evaluated(known: Records) -> dict[int, tuple[int, float]]:

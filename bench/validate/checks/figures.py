@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from bench.base.number_format import plural
 from bench.results.runfolder import Run
 from bench.validate.findings import Case
-from bench.validate.records import lost_nobody, recorded
+from bench.validate.records import lost_nobody
 from bench.validate.recount.figure import Figure
 from bench.validate.recount.goodput import arrivals, goodput
 from bench.validate.recount.identity import identity
@@ -32,16 +32,24 @@ WORDS = 4
 def check(case: Case) -> Verdict | None:
     """Return FAIL at the first figure that differs; None if nothing is recorded."""
     count = 0
-    for run, known in recorded(case.cell, lost=True):
-        m = run.metrics
-        if m.record is None or m.schema_version < WORDS or m.source or not (known.ready and known.progress):
-            continue  # earlier versions had other definitions
-        for figure in figures(run, known):
-            if wrong := figure.wrong:
-                return verdict("FAIL", "figures", case.cell, f"seed {m.seed}: {wrong}")
-            count += 1
+    for run, (wrong, some) in case.each(_compared, lost=True):
+        if wrong:
+            return verdict("FAIL", "figures", case.cell, f"seed {run.metrics.seed}: {wrong}")
+        count += some
     line = f"{plural(count, 'figure')} recomputed from the records agree with the result"
     return verdict("PASS", "figures", case.cell, line) if count else None
+
+
+def _compared(run: Run, known: Records) -> tuple[str, int]:
+    """Return the first figure that differs (empty: none), and the number of figures that agree."""
+    m, count = run.metrics, 0
+    if m.record is None or m.schema_version < WORDS or m.source or not (known.ready and known.progress):
+        return "", 0  # earlier versions had other definitions
+    for figure in figures(run, known):
+        if wrong := figure.wrong:
+            return wrong, count
+        count += 1
+    return "", count
 
 
 def figures(run: Run, known: Records) -> Iterator[Figure]:

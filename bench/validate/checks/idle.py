@@ -19,7 +19,6 @@ from bench.base.number_format import plural
 from bench.results.runfolder import Run
 from bench.validate.findings import Case
 from bench.validate.linear import SAFETY, UNITS
-from bench.validate.records import recorded
 from bench.validate.run_records import Records
 from bench.validate.verdict import Verdict, verdict
 from ddp.core.events import Averaged, Snapshot
@@ -49,14 +48,25 @@ def check(case: Case) -> Verdict | None:
     """Return FAIL if a rank that was not lost contributed nothing, or reports steps that moved nothing; REFUSED if an
     epoch or a step has too few samples for all ranks."""
     cell = case.cell
-    runs = [(run, known) for run, known in recorded(cell) if run.metrics.world_size > 1 or known.groups]
-    for run, known in runs:
-        if scarce := _scarce(run) or _narrow(run, known):
+    count = 0
+    for run, (looked_at, scarce) in case.each(_too_few):
+        if scarce:
             return verdict("REFUSED", "idle", cell, f"seed {run.metrics.seed}: {scarce}")
-    for run, known in runs:
-        if wrong := _amiss(run, known):
+        count += looked_at
+    for run, wrong in case.each(_amiss):
+        if wrong:
             return verdict("FAIL", "idle", cell, f"seed {run.metrics.seed}: {wrong}")
-    return verdict("PASS", "idle", cell, f"every rank of {plural(len(runs), 'run')} trained") if runs else None
+    return verdict("PASS", "idle", cell, f"every rank of {plural(count, 'run')} trained") if count else None
+
+
+def _too_few(run: Run, known: Records) -> tuple[bool, str]:
+    """Return whether the run is looked at, and why it has too few samples for all ranks; empty: it has enough."""
+    return (True, _scarce(run) or _narrow(run, known)) if _looked_at(run, known) else (False, "")
+
+
+def _looked_at(run: Run, known: Records) -> bool:
+    """Return whether ranks are to be compared, or movements of the model are recorded."""
+    return run.metrics.world_size > 1 or bool(known.groups)
 
 
 def _scarce(run: Run) -> str:
@@ -92,7 +102,10 @@ def _samples(run: Run) -> list[int]:
 
 
 def _amiss(run: Run, known: Records) -> str:
+    """Name the rank that trained nothing, or a tensor that should have moved; empty: none."""
     m = run.metrics
+    if not _looked_at(run, known):
+        return ""
     for rank, samples in enumerate(_samples(run)):
         if not samples:
             return f"no sample of rank {rank} entered the model in the whole run"

@@ -10,7 +10,6 @@ from bench.base.number_format import plural
 from bench.results.runfolder import Run
 from bench.results.schema import LedgerTotals
 from bench.validate.findings import Case
-from bench.validate.records import recorded
 from bench.validate.run_records import Records
 from bench.validate.verdict import Verdict, verdict
 from ddp.core.events import Progress
@@ -29,8 +28,8 @@ def check(case: Case) -> Verdict | None:
     for run, ledger in kept:
         if not ledger.exactly_once:
             return verdict("FAIL", "ledger", cell, _amiss(run, ledger))
-    for run, known in recorded(cell):
-        if wrong := _batches(run, known):
+    for run, wrong in case.each(_batches):
+        if wrong:
             return verdict("FAIL", "ledger", cell, f"seed {run.metrics.seed}: {wrong}")
     epochs = sum(len(ledger.epochs) for _, ledger in kept)
     return verdict("PASS", "ledger", cell, f"every sample of {plural(epochs, 'epoch')} was trained exactly once")

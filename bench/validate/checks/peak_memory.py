@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from bench.results.runfolder import Run
 from bench.validate.findings import Case
-from bench.validate.records import recorded
 from bench.validate.run_records import Records
 from bench.validate.verdict import Verdict, verdict
 
@@ -19,14 +18,17 @@ of cores, as the kernel counts a process's pages on each core in batches that gr
 def check(case: Case) -> Verdict | None:
     """Return FAIL if the peak of a rank is impossible; None if no memory was measured."""
     count = 0
-    for run, known in recorded(case.cell):
-        if not known.memory:
-            continue
-        if wrong := _amiss(run, known.measured()):
+    for run, (wrong, peaks) in case.each(_compared):
+        if wrong:
             return verdict("FAIL", "peak_memory", case.cell, f"seed {run.metrics.seed}: {wrong}")
-        count += len(known.finished)
+        count += peaks
     line = f"{count} peaks of memory are no lower than any measurement of the rank"
     return verdict("PASS", "peak_memory", case.cell, line) if count else None
+
+
+def _compared(run: Run, known: Records) -> tuple[str, int]:
+    """Return the rank with an impossible peak (empty: none), and the number of peaks."""
+    return (_amiss(run, known.measured()), len(known.finished)) if known.memory else ("", 0)
 
 
 def _amiss(run: Run, known: Records) -> str:

@@ -8,13 +8,14 @@ or early (`BEHIND`, `AHEAD`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 
 from bench.results.runfolder import Run
 from bench.results.schema import Metrics
 from bench.validate.findings import Case
-from bench.validate.records import recorded
-from bench.validate.reference import Reference
 from bench.validate.run_records import Records
 from bench.validate.verdict import Verdict, verdict
 
@@ -28,23 +29,45 @@ AHEAD = 0.25
 """Fraction of a window by which it may be early, on top of two reports of all ranks, as other ranks' reports come
 later."""
 
+Rates = Sequence[tuple[float, float]]
+"""Points (fraction of all samples trained, rate at schedule 1) of a baseline."""
+
 
 def check(case: Case) -> Verdict | None:
     """Return FAIL if a rate lies outside of its range; None without a baseline that has rates, or without records."""
     match = case.match
     if match is None or not match.reference.rates:
         return None
-    runs = [(run, known) for run, known in recorded(case.cell) if known.progress]
+    runs = [(run, apart) for run, apart in case.each(_compared, match.reference.rates) if apart.reports]
     if not runs:
         return None
-    worst, where = max((_farthest(run, known, match.reference) for run, known in runs), key=lambda far: far[0])
-    for run, known in runs:
-        if off := _shifted(run.metrics, known, match.reference):
-            return verdict("FAIL", "rate", case.cell, f"seed {run.metrics.seed}: {off}")
+    worst, where = max(((apart.worst, apart.where) for _, apart in runs), key=lambda far: far[0])
+    for run, apart in runs:
+        if apart.shifted:
+            return verdict("FAIL", "rate", case.cell, f"seed {run.metrics.seed}: {apart.shifted}")
     line = f"learning rates within {worst:.2%} of the baseline's schedule (allowed: {NEAR:.0%})"
     if worst > NEAR:
         return verdict("FAIL", "rate", case.cell, f"{line}; {where}")
     return verdict("PASS", "rate", case.cell, line)
+
+
+class _Apart(NamedTuple):
+    """How far the rates of a run are from the baseline's."""
+
+    reports: int
+    worst: float = 0.0
+    """Of the worst rate: distance from its range, as a fraction of the rate at schedule 1."""
+    where: str = ""
+    shifted: str = ""
+    """By how much rates are late or early on the mean, if that is too much."""
+
+
+def _compared(run: Run, known: Records, rates: Rates) -> _Apart:
+    """Compare the rates of a run with those of the baseline."""
+    if not known.progress:
+        return _Apart(0)
+    worst, where = _farthest(run, known, rates)
+    return _Apart(len(known.progress), worst, where, _shifted(run.metrics, known, rates))
 
 
 def course(m: Metrics, known: Records) -> tuple[np.ndarray, np.ndarray]:
@@ -62,11 +85,11 @@ def points(m: Metrics, known: Records) -> list[tuple[float, float]]:
     return [(float(seen[k]), float(factor[k])) for k in chosen]
 
 
-def _farthest(run: Run, known: Records, reference: Reference) -> tuple[float, str]:
+def _farthest(run: Run, known: Records, rates: Rates) -> tuple[float, str]:
     """Return how far the worst rate lies outside of its range, as a fraction of the rate at schedule 1, and where."""
     m = run.metrics
     seen, factor = course(m, known)
-    at, wanted = np.array(reference.rates).T
+    at, wanted = np.array(rates).T
     reach = _reach(m, known) / (m.epochs_planned * known.ready[0].samples)
     offsets = np.linspace(-reach, reach, 41)
     ranged = np.interp(seen[:, None] + offsets[None, :], at, wanted)
@@ -81,7 +104,7 @@ def _farthest(run: Run, known: Records, reference: Reference) -> tuple[float, st
     return float(max(outside[k], 0.0)), where
 
 
-def _shifted(m: Metrics, known: Records, reference: Reference) -> str:
+def _shifted(m: Metrics, known: Records, rates: Rates) -> str:
     """Say by how many samples rates are late or early on the mean, if that is too much; empty: it is not.
 
     A small shift of the schedule changes each rate by its slope, so least squares over the rates give the shift.
@@ -90,7 +113,7 @@ def _shifted(m: Metrics, known: Records, reference: Reference) -> str:
     total = m.epochs_planned * known.ready[0].samples
     window = float(np.median([sum(event.steps) for event in known.closed] or [0])) * m.batch_size
     allowed = (BEHIND * window + 2 * m.batch_size * m.world_size) / total
-    at, wanted = np.array(reference.rates).T
+    at, wanted = np.array(rates).T
     weights = np.array([event.samples for event in known.progress])
     lower, here, upper = (np.interp(seen + offset, at, wanted) for offset in (-allowed, 0.0, allowed))
     slope = (upper - lower) / 2

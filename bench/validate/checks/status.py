@@ -4,7 +4,9 @@ reference."""
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
 from bench.base.exitcodes import Exit
 from bench.base.number_format import plural
@@ -13,7 +15,8 @@ from bench.results.cells import Cell
 from bench.results.runfolder import Run
 from bench.results.schema import Metrics
 from bench.validate.findings import Case
-from bench.validate.records import costly, records
+from bench.validate.records import costly
+from bench.validate.run_records import Records
 from bench.validate.verdict import Verdict, verdict
 from ddp.core.faults import Fault, parse
 
@@ -35,15 +38,15 @@ def check(case: Case) -> Verdict:
     script made it raise (a defect of the program), if a rank violated its orders, if a scripted fault never came, or if
     the configuration tolerates no loss. SUSPICIOUS if a rank's process exited by itself: lack of memory may cause that.
     """
-    cell = case.cell
+    cell, read = case.cell, partial(case.derivation.value, _of_ranks, lost=True)
     counted = ("ok", "diverged") if case.match is not None else ("ok",)
     bad = [run.metrics for run in cell.runs if run.metrics.status not in counted]
-    if not bad and (wrong := next(filter(None, map(_unallowed, cell.runs)), "")):
+    if not bad and (wrong := next(filter(None, (_unallowed(run, read) for run in cell.runs)), "")):
         return verdict("FAIL", "status", cell, f"{cell.status}; {wrong}", Exit.FAILED)
     if not bad:
         errors = "".join(f"seed {m.seed}: {line}; " for m in cell.bereft for line in unscripted(m))
-        line = f"{errors}{cell.status}{_losses(cell)}"
-        if not errors and (ended := next(filter(None, map(_ended, cell.ok)), "") or _earlier(cell)):
+        line = f"{errors}{cell.status}{_losses(cell, read)}"
+        if not errors and (ended := next(filter(None, map(_ended, cell.ok)), "") or _earlier(cell, read)):
             return verdict("SUSPICIOUS", "status", cell, f"{ended}; {cell.status}")
         return verdict("FAIL" if errors else "PASS", "status", cell, line, Exit.FAILED if errors else None)
     diverged = all(metrics.status == "diverged" for metrics in bad)
@@ -51,11 +54,33 @@ def check(case: Case) -> Verdict:
     return verdict("FAIL", "status", cell, line, Exit.REGRESSION if diverged else Exit.FAILED)
 
 
-def _unallowed(run: Run) -> str:
+class _OfRanks(NamedTuple):
+    """What ranks recorded of their steps and of scripted faults."""
+
+    others: bool
+    """Ranks joined later, or the run was resumed."""
+    steps: dict[int, list[int]]
+    """Rank -> the steps of each of its reports."""
+    met: dict[int, list[str]]
+    """Rank -> the faults that it met, of ranks that say so."""
+
+
+_Read = Callable[[Run], _OfRanks | None]
+
+
+def _of_ranks(run: Run, known: Records) -> _OfRanks:
+    steps: dict[int, list[int]] = {}
+    for event in known.progress:
+        steps.setdefault(event.rank, []).append(event.steps)
+    met = {event.rank: list(event.met) for event in known.finished if event.met is not None}
+    return _OfRanks(bool(known.joined or known.resumed), steps, met)
+
+
+def _unallowed(run: Run, read: _Read) -> str:
     """Name the loss that no machine causes, or that the configuration does not tolerate; empty: none. Reports that
     violate orders are a defect of the program, unless the rank joined later or a script takes something away."""
     m, cluster = run.metrics, run.config.get("cluster")
-    if never := _never(run):
+    if never := _never(run, read):
         return f"seed {m.seed}: {never}"
     first = next(filter(went_on, m.faults), None)
     if m.status != "ok" or first is None or m.resumed is not None:
@@ -67,13 +92,13 @@ def _unallowed(run: Run) -> str:
     return ""
 
 
-def _never(run: Run) -> str:
+def _never(run: Run, read: _Read) -> str:
     """Name the scripted fault that never came, or came late, though its rank went beyond its step; empty: none."""
     lost = {row.rank for row in run.metrics.faults}
-    for fault, steps, met in _others(run):
+    for fault, steps, met in _others(run, read):
         if not met and steps > fault.step + BEYOND:
             return f"rank {fault.rank} trained {steps} steps, but the scripted {fault} never occurred"
-    for fault, own in _taken(run):
+    for fault, own in _taken(run, read):
         steps, gone = sum(own), fault.rank in lost
         if steps > fault.step + BEYOND * gone:
             came = "occurred later" if gone else "never occurred"
@@ -81,11 +106,11 @@ def _never(run: Run) -> str:
     return ""
 
 
-def _earlier(cell: Cell) -> str:
+def _earlier(cell: Cell, read: _Read) -> str:
     """Name the rank that was lost long before the only fault of its script; a machine may have caused that."""
     for run in cell.runs:
         m = run.metrics
-        for fault, own in _taken(run):
+        for fault, own in _taken(run, read):
             if m.scripted_faults != [str(fault)] or fault.rank not in {row.rank for row in m.faults}:
                 continue
             if fault.step - sum(own) > UNREPORTED * max(own, default=0) + FEW:
@@ -94,17 +119,17 @@ def _earlier(cell: Cell) -> str:
     return ""
 
 
-def _taken(run: Run) -> list[tuple[Fault, list[int]]]:
+def _taken(run: Run, read: _Read) -> list[tuple[Fault, list[int]]]:
     """Return, for each rank, the first scripted fault that takes the rank away, and the steps of its reports; nothing
     for runs in which a rank was restarted."""
     m = run.metrics
     taking = [fault for fault in map(parse, m.scripted_faults) if fault.kind in TAKING]
     again = _again(m) or any(row.rank is None or row.back_s is not None for row in m.faults)
-    known = records(run, lost=True) if taking and not again else None
-    if known is None or known.joined or known.resumed:
+    known = read(run) if taking and not again else None
+    if known is None or known.others:
         return []
     first = {fault.rank: fault for fault in sorted(taking, key=lambda fault: -fault.step)}
-    return [(f, [event.steps for event in known.progress if event.rank == f.rank]) for f in first.values()]
+    return [(f, known.steps.get(f.rank, [])) for f in first.values()]
 
 
 def _again(m: Metrics) -> bool:
@@ -119,7 +144,7 @@ def _ended(m: Metrics) -> str:
     return f"seed {m.seed}: the process of rank {rows[0].rank} exited: {rows[0].text}" if rows else ""
 
 
-def _losses(cell: Cell) -> str:
+def _losses(cell: Cell, read: _Read) -> str:
     losses = [
         f"seed {m.seed} {'' if fault.rank is None else f'lost rank {fault.rank} '}({fault.text}) and {fault.action}"
         for m in cell.ok
@@ -128,21 +153,21 @@ def _losses(cell: Cell) -> str:
     losses += [
         f"seed {run.metrics.seed}: {fault} {'occurred' if came else 'never occurred'} in {plural(steps, 'step')}"
         for run in cell.runs
-        for fault, steps, came in _others(run)
+        for fault, steps, came in _others(run, read)
         if fault.kind in UNSEEN or not came
     ]
     return "".join(f"; {loss}" for loss in losses)
 
 
-def _others(run: Run) -> list[tuple[Fault, int, bool]]:
+def _others(run: Run, read: _Read) -> list[tuple[Fault, int, bool]]:
     """Return the faults of the script, the steps of their ranks, and whether they came; of ranks that say so."""
     m = run.metrics
     script = [parse(text) for text in m.scripted_faults]
-    known = records(run, lost=True) if script and not _again(m) else None
-    if known is None or known.joined or known.resumed:
+    known = read(run) if script and not _again(m) else None
+    if known is None or known.others:
         return []
-    met = {event.rank: event.met for event in known.finished if event.met is not None}
-    steps = Counter[int]()
-    for event in known.progress:
-        steps[event.rank] += event.steps
-    return [(fault, steps[fault.rank], str(fault) in met[fault.rank]) for fault in script if fault.rank in met]
+    return [
+        (fault, sum(known.steps.get(fault.rank, ())), str(fault) in known.met[fault.rank])
+        for fault in script
+        if fault.rank in known.met
+    ]

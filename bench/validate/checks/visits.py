@@ -14,7 +14,6 @@ from math import inf
 from bench.base.number_format import plural
 from bench.results.runfolder import Run
 from bench.validate.findings import UNBLOCKED, Case
-from bench.validate.records import recorded
 from bench.validate.reference import Sets
 from bench.validate.run_records import Records
 from bench.validate.verdict import Verdict, verdict
@@ -25,15 +24,20 @@ from ddp.tally import MODULUS, tally
 def check(case: Case) -> Verdict | None:
     """Return FAIL if other samples were read, or another number than in the baseline; None if no tally is recorded."""
     epochs = 0
-    for run, known in recorded(case.cell):
-        unknown = not known.ready or not known.progress or any(e.visited is None for e in known.progress)
-        if unknown or not _shuffled(known) or not is_beginning(run, known):
-            continue
-        if wrong := amiss(case.sets, run, known):
+    for run, (wrong, read) in case.each(_compared, case.sets):
+        if wrong:
             return verdict("FAIL", "visits", case.cell, f"seed {run.metrics.seed}: {wrong}")
-        epochs += run.metrics.epochs_planned - _seen(known)[0]
+        epochs += read
     line = f"every sample of {plural(epochs, 'epoch')} was read exactly once"
     return verdict("PASS", "visits", case.cell, line) if epochs else None
+
+
+def _compared(run: Run, known: Records, sets: Sets | None) -> tuple[str, int]:
+    """Return how the samples read differ from those that are due (empty: not), and the number of epochs compared."""
+    unknown = not known.ready or not known.progress or any(e.visited is None for e in known.progress)
+    if unknown or not _shuffled(known) or not is_beginning(run, known):
+        return "", 0
+    return amiss(sets, run, known), run.metrics.epochs_planned - _seen(known)[0]
 
 
 def _shuffled(known: Records) -> bool:

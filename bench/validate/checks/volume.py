@@ -12,7 +12,7 @@ from bench.results.analysis import volume
 from bench.results.runfolder import Run
 from bench.results.schema import Metrics
 from bench.validate.findings import Case
-from bench.validate.records import recorded
+from bench.validate.run_records import Records
 from bench.validate.verdict import Verdict, verdict
 from ddp.core.event_parts import SketchGroup
 
@@ -33,7 +33,7 @@ def check(case: Case) -> Verdict | None:
     """Return FAIL if a finished run sent less than its formula, or more than buffers explain; None if no formula
     applies."""
     cell = case.cell
-    beyond = {run.metrics.run_id: _beyond(run.metrics, known.groups) for run, known in recorded(cell)}
+    beyond = {run.metrics.run_id: share for run, share in case.each(_allowed)}
     known = [(run.metrics, formula(run)) for run in cell.runs if run.metrics.status == "ok"]
     measured = [(m, expected) for m, expected in known if expected is not None]
     if not measured:
@@ -50,6 +50,11 @@ def check(case: Case) -> Verdict | None:
         f"{expected:,} (allowed: no less, {beyond.get(m.run_id, BEYOND):.0%} more for buffers)"
     )
     return verdict("FAIL" if wrong else "PASS", "volume", cell, line)
+
+
+def _allowed(run: Run, known: Records) -> float:
+    """Return the fraction that may be sent beyond the trained parameters."""
+    return _beyond(run.metrics, known.groups)
 
 
 def formula(run: Run) -> int | None:

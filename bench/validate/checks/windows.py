@@ -16,10 +16,10 @@ from collections.abc import Iterator, Mapping
 from pydantic import JsonValue
 
 from bench.base.number_format import plural
+from bench.results.runfolder import Run
 from bench.results.schema import Elche, Metrics
 from bench.validate.findings import UNBLOCKED, Case
 from bench.validate.guard_rule import against_guard
-from bench.validate.records import records
 from bench.validate.run_records import Records
 from bench.validate.verdict import Verdict, verdict
 from bench.validate.window_rule import apart_from_settings, apart_from_speeds, off_rule
@@ -34,16 +34,24 @@ def check(case: Case) -> Verdict | None:
     if not schedules:
         return None
     for run, elche in schedules:
-        policy = run.config.get("policy")
-        settings = policy if isinstance(policy, dict) else {}
+        settings = _settings(run)
         began = run.metrics.resumed is None  # else the first order uses measurements from before
         if wrong := beyond_settings(elche, settings, began) or beyond_orders(run.metrics, elche, settings):
             return verdict("FAIL", "windows", case.cell, f"seed {run.metrics.seed}, {wrong}")
-        known = records(run)
-        if known is not None and (wrong := next(filter(None, _rules(run.metrics, known, settings)), "")):
-            return verdict("FAIL", "windows", case.cell, f"seed {run.metrics.seed}, {wrong}")
+        if off := case.derivation.value(_against_rules, run):
+            return verdict("FAIL", "windows", case.cell, f"seed {run.metrics.seed}, {off}")
     windows = sum(len(elche.windows) for _, elche in schedules)
     return verdict("PASS", "windows", case.cell, f"none of {plural(windows, 'window')} is longer than ordered")
+
+
+def _settings(run: Run) -> dict[str, JsonValue]:
+    policy = run.config.get("policy")
+    return policy if isinstance(policy, dict) else {}
+
+
+def _against_rules(run: Run, known: Records) -> str:
+    """Name the order that does not follow the rule of its policy; empty: none."""
+    return next(filter(None, _rules(run.metrics, known, _settings(run))), "")
 
 
 def _rules(m: Metrics, known: Records, settings: Mapping[str, JsonValue]) -> Iterator[str]:
