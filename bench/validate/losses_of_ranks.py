@@ -1,20 +1,21 @@
-"""Whether one rank's training loss is higher than the others'. All draw from one shuffled order, so only chance should
-differ.
+"""Whether reports have the losses that were trained, and whether one rank's are higher than the others'.
 
-The run is cut into stretches. Only a higher loss is reported: the mean of a few samples of a long-tailed loss is mostly
-low.
+All ranks draw from one shuffled order, so only chance should differ. The run is cut into stretches. Only a higher loss is
+reported: the mean of a few samples of a long-tailed loss is mostly low.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from math import isclose
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bench.validate.run_records import Records
 from ddp.core.averaging import stays_apart
+from ddp.core.event_parts import Trained
 from ddp.core.events import Progress
 
 STRETCHES, FEWEST = 16, 12
@@ -29,6 +30,31 @@ BEYOND = 7.0
 RATIO, SHARE = 1.25, 0.01
 """Factor by which a loss must be higher, in the mean of the stretches and over all of them (in clean runs at most 1.09
 and 1.28); and least difference, as a fraction of the first stretch's loss."""
+
+ROUNDING = 1e-6
+"""Relative tolerance of sums of losses: in double precision, in another order."""
+
+
+def reported_otherwise(known: Records, lost: Collection[int | None]) -> Iterator[str]:
+    """Yield the ranks and epochs whose reports have another sum of losses than the ranks' second sums, which are added up
+    apart from reports. Not compared: `lost` ranks, and sums of different samples, as in an epoch that was resumed."""
+    reports: dict[tuple[int, int], list[Progress]] = defaultdict(list)
+    sums: dict[tuple[int, int], list[Trained]] = defaultdict(list)
+    for event in known.progress:
+        reports[event.epoch, event.rank].append(event)
+    for each in known.trained:
+        sums[each.epoch, each.rank].append(each)
+    for (epoch, rank), own in sorted(sums.items()):
+        progress = reports[epoch, rank]
+        reported, trained = [event.loss_sum for event in progress], [each.loss_sum for each in own]
+        unequal = sum(event.samples for event in progress) != sum(each.samples for each in own)
+        if rank in lost or unequal or None in reported or None in trained:
+            continue
+        reported_sum, trained_sum = sum(filter(None, reported)), sum(filter(None, trained))
+        size = sum(map(abs, filter(None, reported)))
+        if not isclose(reported_sum, trained_sum, rel_tol=ROUNDING, abs_tol=ROUNDING * size):
+            what = f"reports have a sum of losses of {reported_sum:.6g}, {trained_sum:.6g} was trained"
+            yield f"rank {rank}, epoch {epoch}: {what}"
 
 
 def higher_loss(known: Records) -> str:

@@ -137,6 +137,8 @@ class Trained(FromRank):
     """Sum of the hashes of the samples, each multiplied by a number for its position; None: not known."""
     placed_wanted: int | None = None
     """The same sum for the samples that the data set holds."""
+    loss_sum: float | None = None
+    """Sum of the loss over the samples, added up apart from reports of progress; None: not finite, or not known."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ddp.core.spans import Batch
+from ddp.core.values import finite
 from ddp.data.contents import SampleHashes, compared, counts, hashes, labels, members, sample_hashes, total
 from ddp.data.epoch_order import EpochOrder
 from ddp.data.fingerprint import undisturbed
@@ -26,6 +27,7 @@ AT_ONCE, ROOM = 1 << 10, 1 << 22
 """Maximum number of collected batches, and of their bytes."""
 _Contents = tuple[int, int, int, int] | tuple[int, int, None, None] | tuple[None, None, None, None]
 _Sums = tuple[int, int, int | None, int | None, int, tuple[int, ...], int | None, int | None]
+_Recorded = tuple[int, int, int | None, int | None, int, tuple[int, ...], int | None, int | None, float | None]
 
 
 class DataRecord:
@@ -44,6 +46,8 @@ class DataRecord:
         self._kept: list[tuple[Batch, Sequence[Tensor], list[int]]] = []
         """(batch, its tensors from the data set, their versions). The user's loss may write to the tensors."""
         self._samples = self._sample_bytes = 0
+        self._losses: dict[int, list[tuple[int, float | Tensor]]] = {}
+        """Epoch -> (samples, mean loss) of each step."""
         training.keep_given()
 
     def show(self, batch: Any) -> None:
@@ -74,7 +78,13 @@ class DataRecord:
         if not self._sample_bytes:
             self._sample_bytes = sum(tensor.nbytes for tensor in tensors) // batch.samples + 1
 
-    def take(self) -> Iterator[_Sums]:
+    def add_loss(self, epoch: int, samples: int, loss: Tensor | None) -> None:
+        """Add the mean loss of a step. Losses on a GPU are read later."""
+        if loss is not None:
+            mean = loss.detach().item() if loss.device.type == "cpu" else loss.detach()
+            self._losses.setdefault(epoch, []).append((samples, mean))
+
+    def take(self) -> Iterator[_Recorded]:
         """Yield the checksums for `Trained` of each epoch since the last call, and reset them."""
         kept, self._kept, self._samples = self._kept, [], 0
         for epoch, parts in groupby(kept, lambda part: part[0].epoch):
@@ -83,9 +93,13 @@ class DataRecord:
                 joined = _joined(given)
                 rows = [] if self._known is None else [hashes(tensors) for tensors in joined]
                 counted = [each for tensors in joined if (each := labels(tensors)) is not None]
-                yield self.sums(epoch, batches, rows, counted)
+                yield *self.sums(epoch, batches, rows, counted), self._loss_sum(epoch)
             else:  # the user's loss has written to its inputs
-                yield self.sums(epoch, batches, ())
+                yield *self.sums(epoch, batches, ()), self._loss_sum(epoch)
+
+    def _loss_sum(self, epoch: int) -> float | None:
+        """Return the sum of the loss over an epoch's samples since the last call; None if it is not finite."""
+        return finite(sum(samples * float(mean) for samples, mean in self._losses.pop(epoch, ())))
 
     def sums(
         self, epoch: int, batches: Sequence[Batch], rows: Sequence[Tensor], given_labels: Sequence[Tensor] = ()

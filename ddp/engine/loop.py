@@ -144,6 +144,7 @@ class TrainingLoop:
             self.keep(batch, step.seen, ((batch.start, batch.stop),))
         loss, busy = self.replica.step(batch, step.seen)
         self._stepped = now()
+        self.replica.record.add_loss(batch.epoch, batch.samples, loss)
         if keeper is not None:
             keeper.add(loss)
             if keeper.ends(step.last, self.after + 1):
@@ -197,8 +198,7 @@ class TrainingLoop:
     def report(self) -> None:
         """Report what has been trained since the last report."""
         self._reported, self._kept = now(), False
-        pending = self._pending
-        if not pending.steps:
+        if not (pending := self._pending).steps:
             return
         visited, work = self._visited(), self.meter.worked()
         self._send(reports.progress(self.rank, pending, self.replica, self.after, visited, work))

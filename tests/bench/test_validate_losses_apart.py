@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,8 +13,9 @@ import pytest
 from bench.validate import derivation
 from bench.validate.checks import data
 from bench.validate.findings import Case
-from bench.validate.losses_of_ranks import higher_loss
+from bench.validate.losses_of_ranks import higher_loss, reported_otherwise
 from bench.validate.run_records import Records
+from ddp.core.event_parts import Trained
 from ddp.core.events import Progress, Ready
 from ddp.core.run_bounds import RunHeader
 from tests.bench.told import DATA
@@ -96,3 +98,49 @@ def test_the_check_of_data_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (name, line.startswith("seed 3: rank 1, epoch ")) == ("SUSPICIOUS", True)
     assert judged(reports())[0] == "PASS"
     assert judged(reports(1.6), DATA.training.samples - 1)[0] == "PASS", "a sampler draws for each rank"
+
+
+def sums(made: list[Progress], epochs: int = 3) -> list[Trained]:
+    """Return the second sums of two ranks: one of each epoch."""
+    of: list[Trained] = []
+    for epoch in range(epochs):
+        for rank in range(2):
+            own = [each for each in made if (each.epoch, each.rank) == (epoch, rank)]
+            of.append(
+                Trained(
+                    *(0.0, rank, epoch, sum(each.samples for each in own), None, None, 0),
+                    loss_sum=sum(each.loss_sum or 0.0 for each in reversed(own)),
+                )
+            )
+    return of
+
+
+def differences(made: list[Progress], trained: list[Trained], lost: Collection[int | None] = ()) -> list[str]:
+    return list(reported_otherwise(Records(progress=made, trained=trained), lost))
+
+
+def test_reports_with_the_losses_that_were_trained_are_clean() -> None:
+    for seed in range(10):
+        made = reports(tail=2.0, seed=seed)
+        assert differences(made, sums(made)) == []
+
+
+@pytest.mark.parametrize("factor", [0.0, 0.999, 1.2])
+def test_a_report_with_another_loss_is_found(factor: float) -> None:
+    made = reports()
+    trained = sums(made)
+    worst = max(range(len(made)), key=lambda number: made[number].loss_sum or 0.0)
+    made[worst] = replace(made[worst], loss_sum=factor * (made[worst].loss_sum or 0.0))
+    (line,) = differences(made, trained)
+    assert line.startswith(f"rank {made[worst].rank}, epoch {made[worst].epoch}: reports have a sum of losses of ")
+    assert differences(made, trained, {made[worst].rank}) == []
+
+
+def test_sums_of_other_samples_or_without_losses_are_not_compared() -> None:
+    made = reports()
+    trained = sums(made)
+    half = [replace(each, loss_sum=0.5 * (each.loss_sum or 0.0)) for each in made]
+    assert len(differences(half, trained)) == 6
+    assert differences(half, [replace(each, samples=each.samples + 32) for each in trained]) == []
+    assert differences(half, [replace(each, loss_sum=None) for each in trained]) == []
+    assert differences([replace(each, loss_sum=None) for each in half], trained) == []

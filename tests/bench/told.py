@@ -81,7 +81,8 @@ def _trained(seed: int, event: Progress, first: int, last: int) -> Trained:
     """What a rank tells of positions in an epoch; both labels are there as often."""
     indices, half = permutation(seed, event.epoch, 1920)[first:last], (last - first) // 2
     about = event.at, event.rank, event.epoch, last - first, 7 * (last - first), 7 * (last - first)
-    return Trained(*about, order_tally(np.arange(first, last), indices), (last - first - half, half))
+    labels = last - first - half, half
+    return Trained(*about, order_tally(np.arange(first, last), indices), labels, loss_sum=event.loss_sum)
 
 
 def write(root: Path, spec: RunSpec, change: Change = lambda records: records) -> Path:

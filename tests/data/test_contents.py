@@ -54,6 +54,20 @@ def trained(loader: BatchLoader, record: DataRecord, epoch: int, least: int = 8)
     return taken(record)
 
 
+def test_losses_are_summed_over_samples_by_epoch() -> None:
+    loader, record = recorded("resident")
+    batches = [Batch(0, 0, 8, 8), Batch(0, 8, 10, 2), Batch(1, 0, 8, 8)]
+    loader.expect(batches)
+    for number, batch in enumerate(batches):
+        record.add(batch, loader.get(batch))
+        record.add_loss(batch.epoch, batch.samples, torch.tensor(0.5 + number, requires_grad=True))
+    record.add_loss(1, 0, None)
+    assert [sums[-1] for sums in record.take()] == [0.5 * 8 + 1.5 * 2, 2.5 * 8]
+    record.add(batches[0], loader.get(batches[0]))
+    record.add_loss(0, 8, torch.tensor(torch.inf))
+    assert [sums[-1] for sums in record.take()] == [None]
+
+
 def test_samples_beyond_their_positions_are_recorded() -> None:
     loader, record = recorded("resident")
     batch = Batch(0, 0, 4, 4)

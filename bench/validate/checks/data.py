@@ -1,4 +1,5 @@
-"""Ranks trained and evaluated the contents of the data set, in the order of the seed; no test sample is trained.
+"""Ranks trained and evaluated the contents of the data set, in the order of the seed, and report the losses of their
+steps; no test sample is trained.
 
 Ranks record sums of hashes of their data sets, read by index, and of the samples that they trained
 (`ddp.data.contents`). The check compares both exactly, for each rank and for all together. It recomputes the orders
@@ -20,7 +21,7 @@ from bench.base.number_format import plural
 from bench.results.runfolder import Run
 from bench.validate.drawn_numbers import drawn_again
 from bench.validate.findings import Case
-from bench.validate.losses_of_ranks import higher_loss
+from bench.validate.losses_of_ranks import higher_loss, reported_otherwise
 from bench.validate.records import lost_nobody
 from bench.validate.reference import Sets
 from bench.validate.run_records import Records
@@ -116,14 +117,16 @@ def _amiss(sets: Sets | None, run: Run, known: Records, data: DataContent) -> It
     if sets is not None:
         yield from _unlike(sets, data)
     yield from _by_rank(known)
-    if lost_nobody(run.metrics):
+    whole = lost_nobody(run.metrics)
+    lost = set() if whole else {fault.rank for fault in run.metrics.faults} | set(run.metrics.late)
+    yield from reported_otherwise(known, lost)
+    if whole:
         if known.trained and not known.resumed and (untold := _untold(known)):
             yield untold
         yield from _together(known, data)
         yield from _in_order(run, known, data)
         yield from _evaluated(known, data.test)
     elif data.shuffled:
-        lost = {fault.rank for fault in run.metrics.faults} | set(run.metrics.late)
         yield from _of_the_others(run, known, data, lost)
 
 
