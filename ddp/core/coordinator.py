@@ -178,12 +178,12 @@ def _apply(cohort: CoordinatorState, event: events.Event) -> tuple[CoordinatorSt
     if not isinstance(event, events.OfNoRank) and not cohort.ranks[event.rank].alive:
         back = cohort.ranks[event.rank].coming  # else it is the last message of a rank that was given up
         return joining.hear(_heard(cohort, event), event) if back else (cohort, ())
+    if isinstance(event, events.Progress):
+        return _on_progress(cohort, event)
     cohort = _heard(cohort, event)
     match event:
         case events.Ready():
             return joining.ready(cohort, event)
-        case events.Progress():
-            return _on_progress(cohort, event)
         case events.Snapshot() | events.Reduced() | events.Averaged() | events.AverageFailed() | events.Shared():
             return rounds.react(cohort, event)
         case Left():
@@ -217,33 +217,44 @@ def _heard(cohort: CoordinatorState, event: events.Event) -> CoordinatorState:
         return cohort
     if isinstance(event, events.Reduced):
         return replace(cohort, moved=event.at)
-    rank, at = event.rank, event.at
+    return replace(cohort, **_reported(cohort, event.rank, event.at))
+
+
+def _reported(cohort: CoordinatorState, rank: int, at: float) -> dict[str, Any]:
+    """Return the fields that change as a rank reports."""
     heard = cohort.last_heard.put(rank, LastHeard(at, at))
     recent = cohort.recent
     same = recent.at == at
     recent = recent._replace(rank=rank, ranks=recent.ranks.add(rank)) if same else Recent(at, rank, RankSet((rank,)))
-    return replace(cohort, last_heard=heard, moved=at, oldest=min(cohort.oldest, at), recent=recent)
+    return {"last_heard": heard, "moved": at, "oldest": min(cohort.oldest, at), "recent": recent}
 
 
 def _on_progress(cohort: CoordinatorState, event: events.Progress) -> tuple[CoordinatorState, tuple[Output, ...]]:
     state = cohort.ranks[event.rank]
-    granted = takewhile(lambda chunk: chunk.epoch == event.epoch, state.queue)
-    if event.steps > sum(chunk.steps for chunk in granted):
+    if event.steps > _granted(state, event.epoch, event.steps):
         raise ProtocolError(f"{event} reports more than rank {event.rank} was granted: {state.queue}")
     if event.after not in (None, state.after):
         raise ProtocolError(f"rank {event.rank} never said that it was done with round {event.after}: {event}")
-    state, samples = state.train(event.steps, bool(cohort.shares))
+    loss_sum, busy_s = state.loss_sum + (event.loss_sum or 0.0), state.busy_s + event.busy_s
+    figures = {"busy_s": busy_s, "loss_sum": loss_sum, "lr": event.lr}
+    state, samples = state.train(event.steps, bool(cohort.shares), **figures)
     if samples != event.samples:
         raise ProtocolError(f"rank {event.rank} was granted {samples} samples in these steps: {event}")
-    loss_sum, busy_s = state.loss_sum + (event.loss_sum or 0.0), state.busy_s + event.busy_s
-    cohort = cohort.with_rank(event.rank, replace(state, busy_s=busy_s, loss_sum=loss_sum, lr=event.lr))
-    cohort = replace(cohort, samples=cohort.samples + samples)
+    heard = _reported(cohort, event.rank, event.at)
+    cohort = cohort.with_rank(event.rank, state, samples=cohort.samples + samples, **heard)
     if cohort.shares:  # the remaining ranks have met in a step since
         raised = tuple(entry for entry in cohort.raised if entry.generation >= cohort.generation)
         cohort = replace(cohort, retries=0, raised=raised)
     if event.loss_sum is None:
         return cohort, (Abort("diverged", f"the training loss of rank {event.rank} is not finite"),)
     return cohort, ()
+
+
+def _granted(state: RankState, epoch: int, steps: int) -> int:
+    """Return the steps of `epoch` that come first in the rank's queue; of its first grant alone if these are enough."""
+    if state.queue and state.queue[0].epoch == epoch and (first := state.queue[0].steps) >= steps:
+        return first
+    return sum(chunk.steps for chunk in takewhile(lambda chunk: chunk.epoch == epoch, state.queue))
 
 
 def _close_epochs(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tuple[Output, ...]]:

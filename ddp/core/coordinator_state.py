@@ -201,9 +201,11 @@ class CoordinatorState:
         works = bool(state.queue) or bool(state.owed)
         return waited or not state.digest or self.stopping or (works and rank not in self.broken)
 
-    def with_rank(self, rank: int, state: RankState) -> CoordinatorState:
-        """Return the state with one rank's state replaced, and derived fields updated."""
-        return self.with_ranks(((rank, state),))
+    def with_rank(self, rank: int, state: RankState, **changes: Any) -> CoordinatorState:
+        """Return the state with one rank's state replaced, derived fields updated, and other changes."""
+        draft = self.draft()
+        draft.put(rank, state)
+        return self.after(draft, **changes)
 
     def with_ranks(self, states: Iterable[tuple[int, RankState]]) -> CoordinatorState:
         """Return the state with several ranks' states replaced, and derived fields updated."""
@@ -219,9 +221,9 @@ class CoordinatorState:
     def after(self, draft: RankDraft, **changes: Any) -> CoordinatorState:
         """Return the state with the ranks' states of `draft`, and other changes. Every changed rank may be granted more,
         unless `takers` is given."""
-        changed = draft.changed
-        if self.slowest.steps is not None:
-            changes["slowest"] = replace(self.slowest, touched=self.slowest.touched.union(changed))
+        changed, slowest = draft.changed, changes.get("slowest", self.slowest)
+        if slowest.steps is not None:
+            changes["slowest"] = replace(slowest, touched=slowest.touched.union(changed))
         changes.setdefault("takers", self.takers.union(changed))
         kept = {"totals": draft.totals, "granted": draft.granted, "live": draft.live}
         return replace(self, ranks=draft.ranks(), **kept, **changes)
@@ -254,13 +256,21 @@ class CoordinatorState:
 
     def with_ledger(self, ledger: Ledger) -> CoordinatorState:
         """Return the state with one epoch's ledger replaced."""
+        return replace(self, **self.ledger_changes(ledger))
+
+    def ledger_changes(self, ledger: Ledger) -> dict[str, Any]:
+        """Return the fields that change with one epoch's ledger."""
         old = self.ledger(ledger.epoch)
+        changes: dict[str, Any] = {}
         if len(old.pools) > 1 or bool(old.free) != bool(ledger.free):  # others find more samples, or fewer
-            self = replace(self, slowest=self.slowest.unknown())
-        return replace(self, ledgers=tuple(ledger if old.epoch == ledger.epoch else old for old in self.ledgers))
+            changes["slowest"] = self.slowest.unknown()
+        changes["ledgers"] = tuple([ledger if each is old else each for each in self.ledgers])
+        return changes
 
     def ledger(self, epoch: int) -> Ledger:
         """Return the ledger of an epoch in progress."""
+        if self.ledgers and self.ledgers[0].epoch == epoch:  # the usual case
+            return self.ledgers[0]
         return next(ledger for ledger in self.ledgers if ledger.epoch == epoch)
 
     def first_epochs(self, done: Callable[[Ledger], bool]) -> tuple[int, ...]:

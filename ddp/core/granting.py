@@ -54,8 +54,8 @@ class GrantBatch:
 
     def close(self) -> CoordinatorState:
         """Return the state with the grants."""
-        cohort = self._cohort.with_ledger(self._ledger) if self.commands else self._cohort
-        return cohort.after(self._draft, fullest=self._fullest)
+        changes = self._cohort.ledger_changes(self._ledger) if self.commands else {}
+        return self._cohort.after(self._draft, fullest=self._fullest, **changes)
 
     def _share_left(self, rank: int) -> int:
         """Return the steps of the window that are not granted to `rank` yet."""

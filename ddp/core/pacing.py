@@ -38,6 +38,8 @@ def correct(
             orders.append(order)
         start = cohort.ranks[rank].course[0][0]
         low, high = min(low, start), max(high, start)
+    if low == recent.low and high == recent.high:
+        return cohort, tuple(orders)
     return replace(cohort, recent=recent._replace(low=low, high=high)), tuple(orders)
 
 

@@ -156,7 +156,13 @@ class RankState:
 
 LANE = 40
 """Bits per count in `Totals`."""
-UNREADY, UNFINISHED, ORDERED, TRAINED, WORKING, SHORT, IDLE, BEHIND, OWED = (1 << LANE * place for place in range(9))
+UNREADY, UNFINISHED, ORDERED, TRAINED, WORKING, SHORT, IDLE, BEHIND, OWED = PLACES = range(0, 9 * LANE, LANE)
+"""The lowest bit of each count."""
+LARGEST = (1 << LANE) - 1
+"""The largest count."""
+ONE_UNREADY, ONE_UNFINISHED, ONE_ORDERED, ONE_TRAINED, ONE_WORKING, ONE_SHORT, ONE_IDLE, ONE_BEHIND, ONE_OWED = (
+    1 << place for place in PLACES
+)
 """The value of 1 in each count."""
 
 
@@ -168,50 +174,47 @@ class Totals(NamedTuple):
     @property
     def unready(self) -> int:
         """Ranks that are not ready yet."""
-        return self._of(UNREADY)
+        return self.bits >> UNREADY & LARGEST
 
     @property
     def unfinished(self) -> int:
         """Ranks that have not finished."""
-        return self._of(UNFINISHED)
+        return self.bits >> UNFINISHED & LARGEST
 
     @property
     def ordered(self) -> int:
         """Ranks with work to do before an order to average."""
-        return self._of(ORDERED)
+        return self.bits >> ORDERED & LARGEST
 
     @property
     def trained(self) -> int:
         """Ranks with steps since their last contribution."""
-        return self._of(TRAINED)
+        return self.bits >> TRAINED & LARGEST
 
     @property
     def working(self) -> int:
         """Ranks with work to do."""
-        return self._of(WORKING)
+        return self.bits >> WORKING & LARGEST
 
     @property
     def short(self) -> int:
         """Ranks with work to do that have not done their steps of the window."""
-        return self._of(SHORT)
+        return self.bits >> SHORT & LARGEST
 
     @property
     def idle(self) -> int:
         """Ranks without work that have steps in the window."""
-        return self._of(IDLE)
+        return self.bits >> IDLE & LARGEST
 
     @property
     def behind(self) -> int:
         """Ranks that have not reached their milestone."""
-        return self._of(BEHIND)
+        return self.bits >> BEHIND & LARGEST
 
     @property
     def owed(self) -> int:
         """Number of owed parts of evaluations."""
-        return self._of(OWED)
-
-    def _of(self, unit: int) -> int:
-        return self.bits // unit & (1 << LANE) - 1
+        return self.bits >> OWED & LARGEST
 
 
 NONE = Totals()
@@ -222,20 +225,20 @@ def count(state: RankState, part: int, milestone: int) -> int:
     if not state.alive:
         return 0
     steps = state.steps
-    bits = 0 if state.finished else UNFINISHED
+    bits = 0 if state.finished else ONE_UNFINISHED
     if not state.digest:
-        bits += UNREADY
+        bits += ONE_UNREADY
     if state.before > 0:
-        bits += ORDERED
+        bits += ONE_ORDERED
     if steps > 0:
-        bits += TRAINED
+        bits += ONE_TRAINED
     if state.queue:
-        bits += WORKING + SHORT if steps < part else WORKING
+        bits += ONE_WORKING + ONE_SHORT if steps < part else ONE_WORKING
     elif part > 0:
-        bits += IDLE
+        bits += ONE_IDLE
     if steps < milestone:
-        bits += BEHIND
-    return bits + OWED * len(state.owed) if state.owed else bits
+        bits += ONE_BEHIND
+    return bits + ONE_OWED * len(state.owed) if state.owed else bits
 
 
 def add(trained: EpochSpans, epoch: int, spans: Spans) -> EpochSpans:

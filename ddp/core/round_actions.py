@@ -78,8 +78,7 @@ def _contribute(cohort: CoordinatorState, event: Snapshot | Averaged) -> Reactio
     current = cohort.current
     answers = current.answers.add(event) if isinstance(event, Averaged) else current.answers
     current = replace(current, contributions=current.contributions.add(state), answers=answers)
-    cohort = cohort.with_rank(event.rank, state.contribute(index))
-    return replace(cohort, round=current), ()
+    return cohort.with_rank(event.rank, state.contribute(index), round=current), ()
 
 
 def _acknowledge(cohort: CoordinatorState, event: Averaged) -> Reaction:
