@@ -70,7 +70,15 @@ def missing(kind: str, name: str, known: Iterable[str]) -> str:
     """Return one line that says why there is no `kind` called `name`: its package is broken, or the name is unknown."""
     if isinstance(known, Registry) and name in known.complete().broken:
         return broken(kind, known, name)
+    if isinstance(known, Registry) and name in known.absent:
+        return lacking(kind, known, name)
     return unknown(kind, name, known)
+
+
+def lacking(kind: str, registry: Registry[Any], name: str) -> str:
+    """Return one line about a member whose extra is not installed."""
+    extra = registry.absent[name]
+    return f"{kind} {name} needs {extra}, which is not installed: pip install 'elche-bench[{extra}]'"
 
 
 def broken(kind: str, registry: Registry[Any], name: str) -> str:

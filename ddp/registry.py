@@ -54,6 +54,8 @@ class Registry(MutableMapping[str, Member], Generic[Member]):
         self._complete = False
         self.broken: dict[str, tuple[str, Exception]] = {}
         """Name -> (value of the entry point, error that loading it raised)."""
+        self.absent: dict[str, str] = {}
+        """Name of a member that is left out -> extra that it needs and that is not installed."""
 
     def is_ours(self, name: str) -> bool:
         """Return whether `name` is one of the project's own members."""

@@ -19,6 +19,7 @@ from bench.config.plan import RunPlan, plan
 from bench.config.user_parts import code_of, settled
 from bench.models import MODELS
 from bench.results.runfolder import CONFIG, read_object
+from ddp.backends import preload_of
 from ddp.engine.modes import engine_of
 from ddp.process.cores import cores
 from ddp.replica.task import epoch_samples
@@ -59,7 +60,8 @@ def make_plan(
     if config.audit or (not engine_of(config.engine.name).in_place and config.world_size != 1):
         from ddp.process import forkserver
 
-        forkserver.warm(("bench.models", MODELS[config.model.name], *(("bench.audit.audit",) if config.audit else ())))
+        audit = ("bench.audit.audit",) if config.audit else ()
+        forkserver.warm(("bench.models", MODELS[config.model.name], *preload_of(config.mode.backend), *audit))
     machine = this_machine(hosts)
     from bench.models.data import prepare
     from bench.runner.preflight import checked_task

@@ -19,7 +19,7 @@ from bench.config.overrides import PATHS, in_shell, reads
 from ddp.backends import BACKENDS
 from ddp.core.policies import POLICIES
 from ddp.engine import ENGINES
-from ddp.registries import broken
+from ddp.registries import broken, lacking
 from ddp.registry import Registry
 from ddp.suggest import nearest, unknown
 
@@ -62,12 +62,13 @@ def complain(error: Exception, verbs: tuple[str, ...] = ()) -> str:
 
 
 def unusable(group: str, name: str) -> str | None:
-    """Return why an installed package failed to add a member of a group; None if no package declares the member."""
+    """Return why an installed package failed to add a member of a group, or which extra is missing; None if no package
+    declares the member."""
     members: dict[str, Registry[Any]] = {"policy": POLICIES, "backend": BACKENDS, "engine": ENGINES}
     for kind, known in members.items():
-        for part in known.broken:
+        for part in (*known.broken, *known.absent):
             if (group == kind and name == part) or (group == "mode" and f"_{part}_" in f"_{name}_"):
-                return broken(kind, known, part)
+                return broken(kind, known, part) if part in known.broken else lacking(kind, known, part)
     return None
 
 

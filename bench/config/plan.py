@@ -32,7 +32,7 @@ from bench.config.spec import Measure, RunSpec
 from bench.config.user_parts import TASK, saved
 from bench.models.data import title
 from bench.models.setup import Recipe, Setup
-from ddp.backends import BACKENDS
+from ddp.backends import BACKENDS, preload_of
 from ddp.core.averaging import Averaging
 from ddp.core.links import parse
 from ddp.core.loader_settings import Loading
@@ -291,5 +291,6 @@ def _job(spec: RunSpec, policy: Policy, config: Config, recipe: Recipe, code: tu
         faults=spec.faults,
         profile_steps=config.profile.steps,
         audit=spec.run_id if spec.config["audit"] else "",
-        preload=("bench.models", models.MODELS[spec.model]),  # ours first: a user's folder may have our names
+        # Ours first: a user's folder may have our names.
+        preload=("bench.models", models.MODELS[spec.model], *preload_of(spec.backend)),
     )

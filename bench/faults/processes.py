@@ -20,6 +20,7 @@ from bench.faults.modes import MODES
 from bench.faults.outcome import FaultResult, Timed, full_strength, missing, noticed, outcome, went_on
 from bench.faults.process_proofs import PAUSE_S, SLOW, note_of, proof
 from ddp import regular_files
+from ddp.backends import preload_of
 from ddp.checkpoint import checkpoint
 from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.errors import EngineError
@@ -91,7 +92,7 @@ def job_of(cell: FaultCell, size: int, folder: Path) -> Job:
         phase_faults=tuple(PhaseFault(rank, phase, kind, value, after) for rank in hit_by(cell, size)),
         checkpoints=Checkpointing(1, "epochs", 0.0) if mode.checkpoints else None,
         checkpoint_folder=folder / "checkpoints",
-        preload=(exercise.__name__,),
+        preload=(exercise.__name__, *preload_of(mode.backend)),
     )
 
 

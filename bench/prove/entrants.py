@@ -6,7 +6,7 @@ Knows no models of the harness and no settings: it gets what to train as an `Ora
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -14,12 +14,15 @@ from torch import Tensor
 
 from bench.prove.oracle import OracleCourse, Rule
 from ddp.backends import BACKENDS
+from ddp.core.averaging import Averaging
 from ddp.core.policies import Policy
 from ddp.replica.task import Job
 from ddp.tensor_digest import tensor_digest
 
 OURS = Rule(scaled="gradient", buffers="mean")
 TORCH = Rule(scaled="loss", buffers="own")
+SERVED = Rule(scaled="loss", buffers="mean")
+"""torchft's backend, whose buffers are averaged by ours."""
 APART = ("zero3", "torch_fsdp")
 """Backends whose parameters each have separate memory."""
 
@@ -49,6 +52,8 @@ def entrant(backend: str) -> Entrant:
     if spec is None:
         return Entrant("", "auto", OURS, 1)
     rule = replace(TORCH if spec.torch_native else OURS, flat=backend not in APART, each_pass=backend in EACH_PASS)
+    if spec.service:
+        return Entrant(backend, "auto", SERVED, 2)
     if spec.torch_native:
         return Entrant(backend, "gloo", rule, 2)
     return Entrant(backend, "memory", rule, 64)
@@ -82,6 +87,8 @@ class ProofEntry:
     """Names of the compared tensors; None: all."""
     every_step: bool = True
     """Whether to assemble and compare the state after every step; else only after the last."""
+    averaging: Averaging = field(default_factory=Averaging)
+    """How replicas are averaged, where they are."""
 
 
 def job_of(entry: ProofEntry, scratch: Path) -> Job:
@@ -99,6 +106,7 @@ def job_of(entry: ProofEntry, scratch: Path) -> Job:
         transport=who.transport,
         device="cpu",
         step=course.how,
+        averaging=entry.averaging,
     )
 
 

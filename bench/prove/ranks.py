@@ -7,6 +7,7 @@ import importlib
 import math
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from torch import Tensor
 from bench.prove.entrants import ProofEntry, against, fingerprint, job_of, shown
 from bench.prove.windows import follow_windows
 from ddp.backends import BACKENDS, SyncKind
-from ddp.backends.base import load
+from ddp.backends.base import load, serving
 from ddp.core.commands import Join
 from ddp.engine.loop import TrainingLoop
 from ddp.process import forkserver
@@ -52,11 +53,22 @@ def train(entries: Sequence[ProofEntry], folder: Path, preload: tuple[str, ...] 
         with forkserver.script_left_alone():
             for process in ranks:
                 process.start()
-        for process in ranks:
-            process.join()
+        with ExitStack() as services:
+            for number, entry in enumerate(entries):
+                if entry.entrant.engine:
+                    services.enter_context(serving(job_of(entry, _scratch(folder, number))))
+            for process in ranks:
+                process.join()
     finally:
         for process in ranks:
             process.kill() if process.pid is not None else None
+
+
+def _scratch(folder: Path, number: int) -> Path:
+    """Return the scratch folder of an entry's ranks."""
+    scratch = folder / f"scratch-{number}"
+    scratch.mkdir(exist_ok=True)
+    return scratch
 
 
 def failure(number: int, world_size: int, folder: Path) -> str | None:
@@ -99,8 +111,7 @@ def _rank(entries: Sequence[ProofEntry], folder: Path, rank: int) -> None:
     try:
         for number, entry in enumerate(entries):
             if rank < entry.course.world_size:
-                scratch = folder / f"scratch-{number}"
-                scratch.mkdir(exist_ok=True)
+                scratch = _scratch(folder, number)
                 spec = BACKENDS.get(entry.entrant.engine)
                 step = spec is None or (SyncKind.STEP in spec.sync and entry.policy.every_step)
                 done = (_follow if step else follow_windows)(entry, scratch, rank)

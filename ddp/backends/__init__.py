@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Flag, auto
+from importlib.util import find_spec
 from typing import Any
 
 from ddp.core.world import World
@@ -39,6 +40,8 @@ class BackendSpec:
     """Step settings that it does not support: `fp16`, `compile`."""
     shares_gpu: bool = True
     """Whether several ranks can train on one GPU, communicating over gloo."""
+    service: str = ""
+    """Module with `serving(job)`, the context of a run in the coordinator's process; empty: it needs none."""
 
     @property
     def averages(self) -> bool:
@@ -72,7 +75,19 @@ _OURS = {
         lacks=("fp16",),
     ),
 }
-BACKENDS: Registry[BackendSpec] = Registry("backends", _OURS, loaded(BackendSpec))
+_EXTRAS = {
+    "torchft": BackendSpec(
+        "ddp.backends.torchft",
+        SyncKind.STEP | SyncKind.COLLECTIVE,
+        lacks=("compile",),
+        shares_gpu=False,
+        service="ddp.backends.torchft_lighthouse",
+    ),
+}
+"""Backends of a package that is an extra, by its name."""
+_HERE = {name: spec for name, spec in _EXTRAS.items() if find_spec(name) is not None}
+BACKENDS: Registry[BackendSpec] = Registry("backends", _OURS | _HERE, loaded(BackendSpec))
+BACKENDS.absent |= {name: name for name in _EXTRAS.keys() - _HERE.keys()}
 
 _NEEDED = "{} cannot go on without a rank; the modes of backends nccl and cpu can (nccl_sync, cpu_async, ...)"
 
@@ -80,6 +95,11 @@ _NEEDED = "{} cannot go on without a rank; the modes of backends nccl and cpu ca
 def paired_backends() -> tuple[str, ...]:
     """Return the names of the backends that work with any policy."""
     return tuple(name for name, spec in BACKENDS.items() if spec.averages)
+
+
+def preload_of(name: str | None) -> tuple[str, ...]:
+    """Return the modules that the fork server imports for a backend of an extra, which loads slowly."""
+    return (BACKENDS[name].module,) if name in _HERE else ()
 
 
 def is_torch_native(name: str | None) -> bool:

@@ -244,5 +244,13 @@ def reducing(job: Job, done: Callable[[Reduced | Exception], None]) -> Iterator[
         yield reducer
 
 
+@contextmanager
+def serving(job: Job) -> Iterator[None]:
+    """Run what the job's backend needs in the coordinator's process for a `with` block."""
+    service = BACKENDS[job.backend].service
+    with imported("backend", job.backend, service).serving(job) if service else nullcontext():
+        yield
+
+
 def _module(name: str) -> Any:
     return imported("backend", name, BACKENDS[name].module)

@@ -119,14 +119,18 @@ class TorchStep:
         """Wrap the replica's model in `module`, and its optimizer if need be. A collective of all ranks."""
         raise NotImplementedError
 
+    def meet(self) -> None:
+        """Raise ExchangeBroken if there is no group to build the wrapper for."""
+        if not dist.is_initialized():
+            raise ExchangeBroken("there is no group")
+
     def begin(self, batch: Batch) -> float:
         """Clear the gradients; return the loss factor that corrects PyTorch's division by the number of ranks, which
         ignores how many samples each has."""
         self._heart.__enter__()
         self._inside = True
         if not self._built:
-            if not dist.is_initialized():
-                raise ExchangeBroken("there is no group")
+            self.meet()
             self.build()
             self._built = True
             self._managed = managed(self.module, self.replica.state.named)

@@ -78,7 +78,7 @@ class Collectives:
             for tensor in filter(Tensor.numel, tensors):
                 self.transport.all_reduce(tensor, op)
 
-        return self._measured(act, size), size
+        return self.measured(act, size), size
 
     def start(self, tensor: Tensor) -> None:
         """Start summing a tensor in place in the background. The next `all_reduce` waits for it."""
@@ -125,11 +125,11 @@ class Collectives:
 
     def reduce_scatter(self, tensor: Tensor, runs: Sequence[ShardRange]) -> None:
         """Sum a tensor; each member gets the ranges that it owns. On ExchangeBroken, the rank has left the group."""
-        self._measured(lambda: self.transport.reduce_scatter(tensor, runs), tensor.nbytes)
+        self.measured(lambda: self.transport.reduce_scatter(tensor, runs), tensor.nbytes)
 
     def fence(self) -> None:
         """Wait until earlier writes of all members can be gathered. On ExchangeBroken, the rank has left the group."""
-        self._measured(self.transport.fence, 0)
+        self.measured(self.transport.fence, 0)
 
     def all_gather(self, out: Tensor, source: Tensor, runs: Sequence[ShardRange]) -> Wait:
         """Start to fill `out` with ranges from their owners. Return a function that waits for the end. Only this rank's own
@@ -145,7 +145,8 @@ class Collectives:
 
         return end
 
-    def _measured(self, act: Callable[[], None], size: int) -> float:
+    def measured(self, act: Callable[[], None], size: int) -> float:
+        """Run a collective of `size` bytes. Returns seconds. On ExchangeBroken, the rank has left the group."""
         began = now()
         self._guarded(act, began)
         self._seq += 1

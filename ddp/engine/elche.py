@@ -11,7 +11,7 @@ from functools import partial
 from typing import cast
 
 from ddp.backends import BACKENDS, SyncKind, world_of
-from ddp.backends.base import Reducer, reducing
+from ddp.backends.base import Reducer, reducing, serving
 from ddp.checkpoint import checkpoint
 from ddp.checkpoint.begin import begun
 from ddp.core.commands import ORDERS, Abort, Drop, Publish, RankCommand, Reduce, Restart
@@ -48,7 +48,7 @@ def run(job: Job, emit: Emit) -> None:
     # A backend that synchronises only inside steps has one policy.
     job = job if spec.averages else replace(job, policy=POLICIES[EVERY_STEP](), tolerate_loss=False)
     coordinator = start(job)
-    with begun(job) as job, RankProcesses(job) as ranks, reducing(job, ranks.reduced) as reducer:
+    with begun(job) as job, RankProcesses(job) as ranks, serving(job), reducing(job, ranks.reduced) as reducer:
         emit = solo.tidied(job, emit)
         near = ranks if job.links is None else DelayedRanks(ranks, job.links)
         coordinate(coordinator, near, reducer, partial(solo.publish, job, emit=emit), emit)

@@ -40,6 +40,7 @@ ENVIRONMENT = {
     "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
     "THP_MEM_ALLOC_ENABLE": "1",
+    "RUST_LOG": "error",
 }
 """Variables that libraries read once, set unless the user has set them. One OpenMP thread per rank. Gloo uses loopback,
 whatever the host's name resolves to. malloc keeps freed memory, as each step allocates the same again, and new memory costs
