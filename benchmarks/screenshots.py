@@ -1,16 +1,17 @@
-"""Takes pictures of page one of a report, the page of one run, the dashboard and the site, at 1400 and 400 pixels,
-light and dark.
+"""Takes pictures of page one of a report, the page of one run, its timeline, the dashboard and the site, at 1400 and
+400 pixels, light and dark.
 
 python -m benchmarks.screenshots    # or make screenshots; needs Chromium, and mkdocs for the site
 
-The runs are those of `docs/readme` and simulated ones, so that pictures are equal wherever browser and fonts are. They
-contain the names of both. A test compares them pixel by pixel.
+The runs are those of `docs/readme`, a recorded one, and simulated ones, so that pictures are equal wherever browser and
+fonts are. They contain the names of both. A test compares them pixel by pixel.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
+import json
 import os
 import shutil
 import subprocess
@@ -30,6 +31,10 @@ from bench.dashboard import page as dashboard
 from bench.dashboard.board import whole
 from bench.report import html, write_report
 from bench.report.sections import answer
+from bench.results.recompute import header_of
+from bench.results.runfolder import read_records
+from bench.timeline import write_timeline
+from bench.timeline.about import about
 from benchmarks import page_one
 from benchmarks.documents import DOCS, paletted
 from tests.bench.streams import make_spec, write_run
@@ -42,6 +47,10 @@ PLACE = DOCS / "images" / "screens"
 SIZES = {1400: 900, 400: 1600}
 """Width and height of the window, pixels: of a telephone two screens, the second with the figure of page one."""
 THEMES = ("light", "dark")
+UNEQUAL = Path(__file__).parent / "golden/recorded/lenet/nccl_cadence/w2-s0-e0a77d4d"
+"""A recorded run of which one rank is half as fast as the other."""
+STARTED = "2026-11-21T12:00:00+00:00"
+"""Time that its timeline shows as that of the launch."""
 MADE_BY = "made by"
 """Key of the browser and the fonts in a picture."""
 
@@ -57,9 +66,20 @@ def pages(folder: Path) -> dict[str, Path]:
         write_run(runs, make_spec(mode, epochs=8))
     write_report(runs / "mlp" / "nccl_cadence", folder / "run")
     found["run"] = folder / "run" / "report.html"
+    found["timeline"] = timeline(folder / "timeline")
     found["dashboard"] = folder / "dashboard.html"
     write_text(found["dashboard"], dashboard.exported(whole(runs), Path("runs")))
     return found
+
+
+def timeline(folder: Path) -> Path:
+    """Write the timeline of `UNEQUAL` into `folder`; return its page."""
+    records = list(read_records(UNEQUAL))
+    launched = header_of(records).launched
+    folder.mkdir()
+    write_text(folder / "timeline.json", json.dumps({"otherData": {"launched": launched, "started": STARTED}}))
+    write_timeline(folder, records, about(UNEQUAL), launched, picture=False)
+    return folder / "timeline.html"
 
 
 @contextmanager

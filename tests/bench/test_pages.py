@@ -256,7 +256,7 @@ def test_a_report_is_short_before_it_is_unfolded_and_light(page: Page, pages: di
 
 
 @pytest.mark.parametrize(
-    ("name", "width", "theme"), few(["page-one", "run", "dashboard"], screenshots.SIZES, screenshots.THEMES)
+    ("name", "width", "theme"), few(["page-one", "run", "timeline", "dashboard"], screenshots.SIZES, screenshots.THEMES)
 )
 def test_the_pictures_in_the_documents_are_of_these_pages(
     browser: Browser,  # noqa: F811
