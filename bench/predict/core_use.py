@@ -11,8 +11,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-APART = 0.1
-"""Least difference of the logarithms of two uses for a slope: closer ones say little about it."""
+APART = math.log(1.5)
+"""Least difference of the logarithms of two uses for a slope: with closer ones it would be that of chance, as runs differ by
+some per cent from each other."""
 
 
 @dataclass(frozen=True)
