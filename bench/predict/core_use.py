@@ -34,6 +34,10 @@ class CoreUseLaw:
         uses, times = zip(*sorted(points), strict=True)
         return CoreUseLaw(uses, times)
 
+    def knows(self, use: float) -> bool:
+        """Return whether `use` lies within what was measured, or so close to it that step times hardly differ."""
+        return self.uses[0] - APART < math.log(use) < self.uses[-1] + APART
+
     def factor(self, use: float, goes_on: bool = True) -> float:
         """Return the factor on step times where `use` times as many cores are in use. `goes_on`: the law holds beyond
         what was measured; else step times remain as they are there."""

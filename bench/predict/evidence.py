@@ -134,18 +134,18 @@ def _slowed(own: Calibration, other: Calibration) -> bool:
     return own.ranks == other.ranks and own.spec.speeds != other.spec.speeds and first == second
 
 
-def as_used(
-    cell: PredictedCell, source: CalibratedCell, laws: Sequence[CoreUseLaw], goes_on: bool = True
-) -> list[Calibration]:
-    """Return the calibrations of `source` with step times for the cores that are in use in a cell."""
-    own = [run.calibration for run in source.runs]
-    if all(law == CoreUseLaw() for law in laws):
-        return own
-    in_use = play(cell, own[0], 0).in_use / _in_use(source.runs[0], cell.cores)
-    factors = [law.factor(in_use, goes_on) for law in laws]
+def relative_use(cell: PredictedCell, source: CalibratedCell) -> float:
+    """Return how many times as many cores a cell uses as the calibrated run; 1 where each rank has a core of its own."""
+    if cell.cores is None:
+        return 1.0
+    return play(cell, source.calibration, 0).in_use / _in_use(source.runs[0], cell.cores)
+
+
+def as_used(source: CalibratedCell, laws: Sequence[CoreUseLaw], use: float, goes_on: bool = True) -> list[Calibration]:
+    """Return the calibrations of `source` with step times for `use` times as many cores in use."""
     return [
-        replace(each, steps=tuple(series * factor for series in each.steps))
-        for each, factor in zip(own, factors, strict=True)
+        replace(run.calibration, steps=tuple(series * factor for series in run.calibration.steps))
+        for run, factor in zip(source.runs, [law.factor(use, goes_on) for law in laws], strict=True)
     ]
 
 
@@ -159,7 +159,7 @@ def off_by(source: CalibratedCell, others: Sequence[CalibratedCell], cores: int 
         same = there.spec.policy == own.spec.policy and there.spec.model == own.spec.model
         if same and there.ranks != own.ranks and there.links == own.links:
             cell = replace(own_cell(there), cores=cores)
-            used = zip(as_used(cell, source, laws), source.runs, strict=True)
+            used = zip(as_used(source, laws, relative_use(cell, source)), source.runs, strict=True)
             guess = fmean(rate_of(cell, calibration, 0) * run.scale(cores) for calibration, run in used)
             error = abs(math.log(guess / fmean(other.rates)))
             errors.append(math.expm1(error / abs(math.log2(there.ranks / own.ranks))))

@@ -12,9 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.predict.calibration import Calibration
-from bench.predict.cells import predict
+from bench.predict.cells import UNKNOWN_USE, predict
 from bench.predict.core_use import CoreUseLaw
-from bench.predict.evidence import CalibratedCell, CalibratedRun, as_used, core_use_laws, own_cell, rate_of
+from bench.predict.evidence import (
+    CalibratedCell,
+    CalibratedRun,
+    as_used,
+    core_use_laws,
+    own_cell,
+    rate_of,
+    relative_use,
+)
 from bench.predict.intervals import LEVEL
 from bench.predict.play import PredictedCell, play
 from tests.predict.test_predict import CONFIG, calibration, constant
@@ -81,9 +89,11 @@ def test_predictions_follow_the_law_that_runs_with_other_speeds_show(mode: str, 
     source, busier = (runs_of(mode, speed, [1.0, 1.0], bend) for speed in (1.0, 2.0))
     cell = replace(own_cell(source.calibration), ranks=4, cores=CORES)
     truth = rate_of(cell, slowed(at(1.0, mode, STEP_S), cell, bend, in_use(at(1.0, mode, STEP_S))), 0)
-    blind, seeing = (predict(cell, source, "", others)[0].samples_per_s for others in ([], [busier]))
-    assert abs(blind / truth - 1) > 0.05
-    assert seeing == pytest.approx(truth, rel=0.01)
+    blind, seeing = (predict(cell, source, "", others)[0] for others in ([], [busier]))
+    assert abs(blind.samples_per_s / truth - 1) > 0.05
+    assert seeing.samples_per_s == pytest.approx(truth, rel=0.01)
+    assert UNKNOWN_USE in blind.beyond
+    assert UNKNOWN_USE not in seeing.beyond
 
 
 def test_where_each_rank_has_its_own_core_nothing_depends_on_it() -> None:
@@ -91,7 +101,9 @@ def test_where_each_rank_has_its_own_core_nothing_depends_on_it() -> None:
     cell = replace(own_cell(source.calibration), ranks=4)
     laws = core_use_laws(source, [busier], None)
     assert laws == (CoreUseLaw(), CoreUseLaw())
-    assert as_used(cell, source, laws) == [run.calibration for run in source.runs]
+    assert relative_use(cell, source) == 1.0
+    (own, *_), (used, *_) = [run.calibration for run in source.runs], as_used(source, laws, 2.0)
+    assert all(map(np.array_equal, own.steps, used.steps))
 
 
 def test_other_runs_than_those_with_other_speeds_say_nothing() -> None:
