@@ -62,7 +62,12 @@ def own_model(word: str) -> str:
 
 def make_task(name: str, recipe: Recipe, data_dir: str) -> Task:
     """Return the task of a model under a recipe. A function at module level, so a rank's process can import it."""
-    return load(name).task(recipe, data_dir)
+    from ddp.replica.task import Task
+
+    task = load(name).task(recipe, data_dir)
+    if not isinstance(task, Task):
+        raise TypeError(f"the function `task` of SETUP must return a Task, not {task!r:.60}")
+    return task
 
 
 def make_own_task(name: str, recipe: Recipe, data_dir: str, code: tuple[CodeDigest, ...]) -> Task:

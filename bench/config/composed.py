@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from bench.config.config import Choice, Config, ModelConfig
 from bench.models import MODELS
+from ddp import user_code
 from ddp.backends import BACKENDS, paired_backends
 from ddp.core.policies import POLICIES, Policy
 from ddp.engine import ENGINES
@@ -53,8 +54,8 @@ def register() -> None:
     _LAST[:] = members
     store.store(name="schema", node=_schema())
     for name in MODELS:
-        own = not MODELS.is_ours(name)  # by its file: a launcher of Hydra's may compose in another process
-        store.store(group="model", name=name, node=ModelConfig(MODELS[name] if own else name))
+        source = MODELS[name]  # a launcher of Hydra's may compose in another process, which does not know a file's name
+        store.store(group="model", name=name, node=ModelConfig(source if user_code.is_file(source) else name))
     # Backends with one policy are accepted as engines too, as in earlier versions.
     for group, names in (("engine", [*ENGINES, *(BACKENDS.keys() - paired_backends())]), ("backend", BACKENDS)):
         for name in names:

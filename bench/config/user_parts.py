@@ -97,9 +97,9 @@ def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 
 def named_by(config: Mapping[str, Any], kind: str, name: Any) -> Any:
-    """Return the name by which another process finds a model or data set of a saved configuration: its file or module
-    if it is the user's own, else `name`."""
+    """Return the name by which another process finds a model or data set of a saved configuration: its file if it has one
+    of the user's, else `name`, which is ours, a module's or an entry point's."""
     code = config.get("code")
     part = code.get(kind) if isinstance(code, dict) else None
     source = part.get("source") if isinstance(part, dict) else None
-    return source if isinstance(source, str) else name
+    return source if isinstance(source, str) and user_code.is_file(source) else name

@@ -50,4 +50,5 @@ def write(run: Recorded, output: Path, live: Live | None = None) -> Path:
         for file in run.files:
             kept.add_file(str(file))
         made.log_artifact(kept)
+        made.finish(exit_code=0 if m.status == "ok" else 1)  # wandb shows a run as failed if this is not 0
     return run.folder / FOLDER

@@ -6,7 +6,7 @@ A mistake in a user's file is reported with file and line before the run starts.
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bench.config.plan import RunPlan
 from bench.models import MODELS
@@ -47,6 +47,8 @@ def try_step(task: Task, batch_size: int, loading: Loading) -> None:
     values, and ValueError for a task that cannot be trained here."""
     with torch.random.fork_rng(devices=[]):
         model, train, test = task.model(), task.train_data(), task.eval_data()
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"the function that builds the model must return a torch.nn.Module, not {model!r:.60}")
         for source in (train, test):
             refuse_samplewise(loading, source)
         state = FlatState(model)

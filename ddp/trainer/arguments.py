@@ -88,6 +88,13 @@ def world_size_of(size: int | None, gpus: int, device: str, way: Mode, started: 
     return size
 
 
+def epochs_of(epochs: int | None, steps: int | None) -> int:
+    """Return the number of epochs: 1 if `steps` alone says how long a run is. Raise ValueError if neither does."""
+    if epochs is None and steps is None:
+        raise ValueError("how long is the run? Give epochs, passes over the data, or steps")
+    return checks.whole("epochs", 1 if epochs is None else epochs, 1, checks.MOST_EPOCHS)
+
+
 def check_functions(parts: Parts) -> None:
     """Raise ValueError for a function that does not accept the arguments that it will be called with."""
     for name in CALLS:

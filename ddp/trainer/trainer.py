@@ -49,7 +49,7 @@ class Trainer:
         dataset: a tensor or a tuple of tensors of equal length, a TensorDataset, any map-style Dataset (`default_collate`
             makes the batches), or a `ddp.replica.task.Source`. Batches arrive on the rank's device.
         batch_size: samples of one rank's step; with `accumulate`, samples of one micro-batch.
-        epochs: passes over the data, all ranks together.
+        epochs: passes over the data, all ranks together; None: 1, with `steps`.
         steps: length of the run in global steps (one batch of every rank), instead of passes over the data. Must be a
             multiple of `epochs`, which then are equal parts of the run.
         policy: when replicas are averaged, a key of `ddp.core.policies.POLICIES`; None: `cadence`.
@@ -117,7 +117,7 @@ class Trainer:
         dataset: Any,
         *,
         batch_size: int,
-        epochs: int,
+        epochs: int | None = None,
         steps: int | None = None,
         policy: str | None = None,
         backend: str | None = None,
@@ -172,6 +172,7 @@ class Trainer:
         beside = size if party is None else party.placement.host_ranks
         remedy = "0 leaves the learning rate as it is"
         step = StepSettings(accumulate, precision, compile, deterministic)
+        epochs = arguments.epochs_of(epochs, steps)
         ratio = checks.number("lr_scale_ratio", lr_scale_ratio, 0.0, checks.HIGHEST_RATE, remedy=remedy)
         self._parts = Parts(
             model_factory=model_factory,
@@ -192,7 +193,7 @@ class Trainer:
         arguments.check_settings(way, settings, set(inspect.signature(Trainer).parameters) - {"settings"})
         self._job = Job(
             task=partial(make_task, self._parts),
-            epochs=checks.whole("epochs", epochs, 1, checks.MOST_EPOCHS),
+            epochs=epochs,
             batch_size=checks.whole("batch_size", batch_size, 1, checks.MOST_SAMPLES) * step.accumulate,
             step=step,
             steps=checks.run_steps("steps", steps, epochs),

@@ -58,6 +58,7 @@ class Endless(IterableDataset[int]):
         ({"batch_size": 2.5}, "batch_size=2.5 must be a whole number"),
         ({"epochs": 0}, "epochs=0 must be a whole number from 1 to 1000000"),
         ({"epochs": True}, "epochs=True must be a whole number"),
+        ({"epochs": None}, "Give epochs, passes over the data, or steps"),
         ({"seed": -1}, "seed=-1 must be a whole number from 0"),
         ({"world_size": 0}, "world_size=0 must be a whole number from 1 to 64"),
         ({"world_size": 65}, "world_size=65 must be a whole number from 1 to 64"),

@@ -239,3 +239,7 @@ def test_what_a_callback_draws_is_the_same_on_all_ranks(make: Make) -> None:
     }
     one, two = (make(**settings, world_size=size).run().join() for size in (1, 2))
     assert all(torch.equal(one.params[name], value) for name, value in two.params.items())
+
+
+def test_a_run_of_steps_needs_no_epochs(make: Make) -> None:
+    assert len(losses(make(steps=3, epochs=None))) == 1

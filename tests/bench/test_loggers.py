@@ -156,6 +156,7 @@ def test_wandb_is_offline_and_gets_everything_in_the_order_of_time(
     rows: list[dict[str, Any]] = []
     pictures: list[dict[str, Any]] = []
     artifacts: list[Any] = []
+    ends: list[int] = []
 
     class Run:
         def __init__(self) -> None:
@@ -174,6 +175,9 @@ def test_wandb_is_offline_and_gets_everything_in_the_order_of_time(
 
         def log_artifact(self, artifact: Any) -> None:
             artifacts.append(artifact)
+
+        def finish(self, exit_code: int) -> None:
+            ends.append(exit_code)
 
     class Artifact:
         def __init__(self, name: str, type: str) -> None:
@@ -199,6 +203,10 @@ def test_wandb_is_offline_and_gets_everything_in_the_order_of_time(
     assert [row["seconds"] for row in rows] == sorted({row["seconds"] for row in rows})
     assert sum(len(row) - 1 for row in rows) == len({(s.seconds, s.name) for s in recorded(folder).scalars})
     assert "final/accuracy" in made[0].summary
+    metrics = json.loads((folder / METRICS).read_text())
+    (folder / METRICS).write_text(json.dumps(metrics | {"status": "failed"}))
+    log("wandb", folder, tmp_path)
+    assert ends == [0, 1], "a failed run is a failed run of wandb"
     sys.modules.pop("bench.loggers.wandb_offline")
 
 

@@ -13,10 +13,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from bench import models
 from bench.base.usage import UsageError
 from bench.command import cli, submitted
-from bench.config.compose import _searching
+from bench.config.compose import _searching, composing
 from bench.config.composed import register
+from bench.config.user_parts import named_by
+from bench.models.setup import Recipe, Setup
 from bench.prove.oracle import OracleCourse, PlainTrainer
 from bench.runner import supervise
 from bench.runner.preflight import try_step
@@ -101,3 +104,29 @@ def test_an_own_model_may_record_scalars_where_its_loss_is_tried_and_proved() ->
     try_step(recorded_task(), 4, Loading())
     trainer = PlainTrainer(OracleCourse(recorded_task, 1, 4, 1))
     assert trainer.loss(Batch(0, 0, 4, 4)).requires_grad
+
+
+def test_what_is_no_task_and_no_model_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = Recipe("digits", 1, 4, 0.1, 0.5)
+    setup = Setup("a", "b", "c", "accuracy", True, {"quick": recipe}, lambda recipe, data_dir: None)  # type: ignore[arg-type,return-value]
+    monkeypatch.setattr(models, "load", lambda name: setup)
+    with pytest.raises(TypeError, match=r"^the function `task` of SETUP must return a Task, not None$"):
+        models.make_task("own", recipe, "")
+    with pytest.raises(
+        TypeError, match=r"^the function that builds the model must return a torch\.nn\.Module, not None$"
+    ):
+        try_step(replace(toy.task(), model=lambda: None), 4, Loading())  # type: ignore[arg-type,return-value]
+
+
+def test_a_model_of_an_entry_point_keeps_the_name_that_the_list_shows(here: Path) -> None:
+    write_example(here)
+    models.MODELS["hand"] = "other_package.touch"
+    words = ("hand", models.own_model("touch.py"))
+    register()
+    named = {}
+    with composing() as compose:
+        for word in words:
+            named[word] = compose([f"model={word}"]).model.name
+    assert named == {"hand": "hand", "touch": str(here / "touch.py")}
+    for source, again in (("other_package.touch", "hand"), (str(here / "touch.py"), str(here / "touch.py"))):
+        assert named_by({"code": {"model": {"source": source}}}, "model", "hand") == again
