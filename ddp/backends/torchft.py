@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.futures import Future
 from torchft import DistributedDataParallel
 from torchft.local_sgd import DiLoCo, LocalSGD
 
@@ -37,7 +38,21 @@ from ddp.replica.weighted_mean import ratio, square
 
 
 class ManagedModule(DistributedDataParallel, PeerModule):  # type: ignore[misc]
-    """torchft's wrapper, with PeerModule's error message."""
+    """torchft's wrapper, with PeerModule's error message.
+
+    In torchft 0.2 a collective that breaks ends the process: its hook asserts that the broken work has a future. Here the
+    step goes on to the vote, as torchft intends."""
+
+    @staticmethod
+    def _comm_hook(state, bucket):  # type: ignore[no-untyped-def]  # PyTorch refuses annotations in text
+        try:
+            return DistributedDataParallel._comm_hook(state, bucket)
+        except AssertionError:
+            if state.errored() is None:
+                raise
+            broken: Future[Tensor] = Future()
+            broken.set_result(bucket.buffer())
+            return broken
 
 
 class ManagedStep(TorchStep):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from bench.config.hydra_errors import unusable
@@ -40,3 +42,21 @@ def test_averages_that_torchft_does_not_have_are_refused(play: Play) -> None:
         play("cadence", "torchft", averaging=Averaging(elastic=0.5))
     with pytest.raises(RankFailed, match="torchft is for ranks on CPUs of one host"):
         play("sync", "torchft", transport="gloo")
+
+
+@installed
+def test_a_collective_that_breaks_in_the_backward_pass_does_not_end_the_rank() -> None:
+    """torchft's own hook does, which ended every survivor of a rank that died in a step's collective."""
+    from torchft import DistributedDataParallel
+
+    from ddp.backends.torchft import ManagedModule
+
+    work = SimpleNamespace(wait=lambda: False, get_future=lambda: SimpleNamespace(_fut=None))
+    bucket = SimpleNamespace(buffer=lambda: "the gradients")
+    manager = SimpleNamespace(allreduce=lambda tensor: work, errored=lambda: "a peer is gone")
+    with pytest.raises(AssertionError):
+        DistributedDataParallel._comm_hook(manager, bucket)
+    assert ManagedModule._comm_hook(manager, bucket).wait() == "the gradients"
+    manager.errored = lambda: None
+    with pytest.raises(AssertionError):
+        ManagedModule._comm_hook(manager, bucket)
