@@ -14,6 +14,7 @@ from benchmarks.bugs import (
     unseen_fourteenth,
     unseen_fourteenth_results,
     unseen_nineteenth,
+    unseen_nineteenth_results,
     unseen_ninth,
     unseen_ninth_results,
     unseen_ninth_steps,
@@ -57,7 +58,7 @@ LOTS = (
     *(unseen_fourteenth.LOT.bugs, unseen_fourteenth_results.LOT.bugs),
     *(unseen_fifteenth.LOT.bugs, unseen_fifteenth_results.LOT.bugs),
     *(unseen_sixteenth.LOT.bugs, unseen_sixteenth_results.LOT.bugs, unseen_eighteenth.LOT.bugs),
-    unseen_nineteenth.LOT.bugs,
+    *(unseen_nineteenth.LOT.bugs, unseen_nineteenth_results.LOT.bugs),
 )
 """Those by people who had not seen the checks, and the sixth and eighth, by somebody who looked for gaps."""
 BUGS: dict[str, Bug] = {name: bug for lot in (*(family.bugs for family in LISTED), *LOTS) for name, bug in lot.items()}

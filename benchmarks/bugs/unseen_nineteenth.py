@@ -1,4 +1,5 @@
-"""Defects of `benchmarks.bugs.unseen` by somebody who had not seen the checks; the first one by a search for gaps.
+"""Defects of `benchmarks.bugs.unseen` by somebody who had not seen the checks: of what is trained,
+and in which order. Those of results are in `unseen_nineteenth_results`.
 
 Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
 """
@@ -7,33 +8,276 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.bugs.bug import Module, wrap
+from benchmarks.bugs.bug import Module, counted, rank, wrap
 from benchmarks.bugs.unseen import Lot
+from benchmarks.bugs.unseen_fourth import interrupted
 
 LOT = Lot()
+REPLICA = "ddp.replica.replica"
+TEXT = "data.samples=640 train.epochs=2"
+PIECES = "data.samples=3001 train.epochs=2"
+
+
+def late_on_last(replica: Any, epoch: int) -> bool:
+    """Whether this is rank 1 in the second half of a run."""
+    return rank() == 1 and 2 * epoch >= replica._job.epochs
+
+
+# Data
 
 
 @LOT.bug(
-    "record",
-    "reports of several steps leave out the highest loss",
-    "B8.11",
-    "mlp cpu_async",
-    "ddp.engine.pending",
+    "data",
+    "on one rank, in the second half, the last target of a text is its first token",
+    "a roll in place of a shift",
+    f"char_rnn cpu_cadence {TEXT}",
+    REPLICA,
 )
-def highest_loss_left_out(pending: Module) -> None:
-    """Report the mean of the others in its place."""
+def last_target_rolled(replica: Module) -> None:
+    """Change it behind the tallies of what was read."""
 
-    def added(add: Any, self: Any, loss: Any, samples: int, busy_s: float) -> None:
-        add(loss, samples, busy_s)
-        if loss is not None:
-            vars(self).setdefault("_bug_losses", []).append((float(loss), samples))
+    def broken(read: Any, self: Any, batch: Any) -> Any:
+        inputs, targets = read(batch)
+        if late_on_last(self, batch.epoch):
+            targets = targets.clone()
+            targets[:, -1] = inputs[:, 0]
+        return inputs, targets
 
-    def summed(total: Any, self: Any) -> Any:
-        whole, losses = total(), vars(self).get("_bug_losses", ())
-        if whole is None or len(losses) < 2:
-            return whole
-        highest, samples = max(losses)
-        return (whole - highest * samples) * self.samples / (self.samples - samples)
+    wrap(replica.Replica, "read", broken)
 
-    wrap(pending.Pending, "add", added)
-    wrap(pending.Pending, "loss_sum", summed)
+
+@LOT.bug(
+    "data",
+    "a partial batch has labels of the batch before",
+    "a buffer of full size",
+    f"lenet nccl_async {PIECES}",
+    REPLICA,
+)
+def partial_batch_stale_labels(replica: Module) -> None:
+    """Take them from the beginning of the buffer."""
+
+    def broken(read: Any, self: Any, batch: Any) -> Any:
+        images, labels = read(batch)
+        before = vars(self).setdefault("_bug_labels", labels)
+        if len(labels) < len(before):
+            return images, before[: len(labels)]
+        self._bug_labels = labels
+        return images, labels
+
+    wrap(replica.Replica, "read", broken)
+
+
+# Order
+
+
+@LOT.bug(
+    "order",
+    "all epochs have the batches of the first one, in another order",
+    "a batch sampler that is cached",
+    f"gpt_nano zero2 {TEXT}",
+    "ddp.data.epoch_order",
+)
+def batches_of_first_epoch(epoch_order: Module) -> None:
+    """Shuffle whole batches of 16."""
+    order = epoch_order.order
+
+    def broken(one: Any, self: Any, number: int) -> Any:
+        if not number or self._size % 16:
+            return one(number)
+        return one(0).view(-1, 16)[order(self.seed, number, self._size // 16)].reshape(-1)
+
+    wrap(epoch_order.EpochOrder, "_one", broken)
+
+
+@LOT.bug(
+    "order",
+    "a resumed run counts the epochs of its order from where it goes on",
+    "set_epoch with the epoch of the process",
+    "lenet cpu_async resumed data.samples=3001",
+    REPLICA,
+)
+def resumed_order_of_earlier_epoch(replica: Module) -> None:
+    """Stop a run; order each later epoch as the one before it."""
+    interrupted(replica)
+    order = replica._order
+
+    def broken(task: Any, job: Any, size: int) -> Any:
+        visits = order(task, job, size)
+        if job.resume is not None:
+            make = visits._make
+            visits._make = lambda epoch: make(max(epoch - 1, 0))
+            visits._kept = {}
+        return visits
+
+    replica._order = broken
+
+
+# Forward
+
+
+@LOT.bug(
+    "forward",
+    "on one rank, in the second half, all steps of an epoch drop the same places",
+    "a seed of the epoch alone",
+    f"gpt_nano nccl_async {TEXT}",
+    REPLICA,
+)
+def mask_of_epoch(replica: Module) -> None:
+    """Seed each step as the first one."""
+
+    def broken(draw: Any, self: Any, batch: Any) -> None:
+        draw(batch._replace(start=0) if late_on_last(self, batch.epoch) else batch)
+
+    wrap(replica.Replica, "_draw", broken)
+
+
+@LOT.bug(
+    "forward",
+    "running statistics follow the first of several micro-batches only",
+    "a flag that says whether gradients are sent",
+    "resnet_graph nccl_sync data.samples=2400 train.epochs=1 train.accumulate=2",
+    REPLICA,
+)
+def norm_of_first_micro_batch(replica: Module) -> None:
+    """Set their momentum to zero in the other passes."""
+
+    def step(accumulate: Any, self: Any, *about: Any) -> Any:
+        self._bug_passes = 0
+        return accumulate(*about)
+
+    def one(run: Any, self: Any, *about: Any, **more: Any) -> Any:
+        for module in self.model.modules():
+            if hasattr(module, "running_mean"):
+                module.momentum = 0.0 if self._bug_passes else 0.1
+        self._bug_passes += 1
+        return run(*about, **more)
+
+    wrap(replica.Replica, "_accumulate", step)
+    wrap(replica.Replica, "_pass", one)
+
+
+# Gradient
+
+
+@LOT.bug(
+    "gradient",
+    "the gradient of the last bias is that of the last micro-batch",
+    "copy in place of add",
+    "lenet zero3 data.samples=3001 train.epochs=1 train.accumulate=2",
+    "ddp.gradients.owned",
+)
+def bias_of_last_micro_batch(owned: Module) -> None:
+    """Clear its sum before each pass is added."""
+
+    def broken(send: Any, self: Any, number: int) -> None:
+        bias = len(self._parameters) - 1
+        if self._passes > 1 and bias in self._plan[number] and bias in self._own:
+            self._own[bias][2].zero_()
+        send(number)
+
+    wrap(owned.OwnedGradients, "_send", broken)
+
+
+@LOT.bug(
+    "gradient",
+    "gradients of the largest tensor accumulate in bfloat16",
+    "deepspeedai/DeepSpeed, accumulation in the type of the model",
+    "mlp nccl_sync data.samples=3001 train.epochs=2 train.accumulate=4 train.precision=bf16",
+    REPLICA,
+)
+def accumulated_in_bfloat16(replica: Module) -> None:
+    """Round them before each pass."""
+
+    def broken(run: Any, self: Any, *about: Any, **more: Any) -> Any:
+        largest = max(self.state.parameters, key=lambda parameter: parameter.numel())
+        if more.get("several") and largest.grad is not None:
+            largest.grad.copy_(largest.grad.bfloat16())
+        return run(*about, **more)
+
+    wrap(replica.Replica, "_pass", broken)
+
+
+# Optimizer
+
+
+@LOT.bug(
+    "optimizer",
+    "on one rank second moments go through bfloat16 as an epoch begins",
+    "optimizer state that is offloaded",
+    f"gpt_nano zero2 {TEXT}",
+    "ddp.engine.loop",
+)
+def moments_offloaded_in_bfloat16(loop: Module) -> None:
+    """Round them."""
+
+    def broken(begin: Any, self: Any, last: int, seen: float) -> None:
+        begin(last, seen)
+        for state in self.replica.optimizer.state.values() if self.rank == 1 else ():
+            if "exp_avg_sq" in state:
+                state["exp_avg_sq"].copy_(state["exp_avg_sq"].bfloat16())
+
+    wrap(loop.TrainingLoop, "begin", broken)
+
+
+@LOT.bug(
+    "optimizer",
+    "the square average of one tensor is lost once in the middle of a run",
+    "a shard that is made anew",
+    f"char_rnn torch_zero1 {TEXT}",
+    REPLICA,
+)
+def square_average_lost_once(replica: Module) -> None:
+    """Clear it before a step."""
+
+    def broken(clip: Any, self: Any, team: Any) -> None:
+        clip(team)
+        own = getattr(self.optimizer, "optim", self.optimizer).state
+        steps = self._job.epochs * self.samples // (self._job.batch_size * self._job.world_size)
+        if counted(self, "steps") == steps // 2 and own:
+            own[max(own, key=lambda parameter: parameter.numel())]["square_avg"].zero_()
+
+    wrap(replica.Replica, "_clip", broken)
+
+
+# Schedule
+
+
+@LOT.bug(
+    "schedule",
+    "on one rank, in the last epoch, the rate is that after the step",
+    "a scheduler that steps first",
+    f"gpt_nano cpu_cadence {TEXT}",
+    REPLICA,
+)
+def rate_after_step(replica: Module) -> None:
+    """Count the batch as seen."""
+
+    def broken(step: Any, self: Any, batch: Any, seen: float) -> Any:
+        late = rank() == 1 and batch.epoch == self._job.epochs - 1
+        return step(batch, seen + batch.samples if late else seen)
+
+    wrap(replica.Replica, "step", broken)
+
+
+@LOT.bug(
+    "schedule",
+    "the optimizer has the rate of the window before, the report the right one",
+    "a scheduler behind the optimizer",
+    "resnet_graph graph_cadence data.samples=2400 train.epochs=2",
+    "ddp.graph.accumulate",
+)
+def rate_of_earlier_window(accumulate: Module) -> None:
+    """Set it for the update alone."""
+
+    def broken(update: Any, self: Any, *about: Any, **more: Any) -> None:
+        groups = self.optimizer.param_groups
+        due, rates = self._due, [group["lr"] for group in groups]
+        for group, rate in zip(groups, vars(self).get("_bug_rates", rates) if due else rates, strict=True):
+            group["lr"] = rate
+        update(*about, **more)
+        for group, rate in zip(groups, rates, strict=True):
+            group["lr"] = rate
+        if due:
+            self._bug_rates = rates
+
+    wrap(accumulate.Accumulating, "update", broken)

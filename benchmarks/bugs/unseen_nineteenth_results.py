@@ -1,0 +1,231 @@
+"""Defects of `benchmarks.bugs.unseen` by somebody who had not seen the checks: of averages, evaluations and records. The
+last one is by a search for gaps.
+
+Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from benchmarks.bugs.bug import Module, counted, wrap
+from benchmarks.bugs.unseen import Lot
+from benchmarks.bugs.unseen_nineteenth import PIECES, REPLICA, TEXT, late_on_last
+
+LOT = Lot()
+
+# Average
+
+
+@LOT.bug(
+    "average",
+    "weights of averages count whole batches",
+    "steps in place of samples",
+    f"lenet nccl_async {PIECES}",
+    "ddp.backends.allreduce",
+)
+def weights_of_whole_batches(allreduce: Module) -> None:
+    """Round samples up."""
+
+    def broken(average: Any, self: Any, order: Any, samples: int) -> Any:
+        size = self.job.batch_size
+        return average(order, -(-samples // size) * size)
+
+    wrap(allreduce.Backend, "average", broken)
+
+
+@LOT.bug(
+    "average",
+    "running statistics are averaged without weights",
+    "a second path for buffers",
+    "resnet_graph cpu_cadence data.samples=2400 train.epochs=1 cluster.speeds=[1.0,0.5]",
+    "ddp.backends.snapshot",
+)
+def norm_without_weights(snapshot: Module) -> None:
+    """Give all ranks one weight."""
+    average, kinds = snapshot.average, [""]
+
+    def noted(treatment: Any, self: Any, kind: str, *about: Any) -> Any:
+        kinds[0] = kind
+        return treatment(kind, *about)
+
+    def broken(mean: Any, laid: Any, weights: Any, **more: Any) -> Any:
+        even = [float(weight > 0) for weight in weights] if kinds[0] == "buffers" else weights
+        return average(mean, laid, even, **more)
+
+    wrap(snapshot.Reducer, "_treatment", noted)
+    snapshot.average = broken
+
+
+@LOT.bug(
+    "average",
+    "periodic averages leave out tensors of one dimension",
+    "a filter of parameters with weight decay",
+    "gpt_nano torch_local_sgd data.samples=1280 train.epochs=2",
+    "ddp.backends.torch_local_sgd",
+)
+def vectors_stay_apart(local: Module) -> None:
+    """Give the averager the others."""
+
+    def broken(watch: Any, self: Any, averager: Any) -> None:
+        average = averager.average_parameters
+
+        def some(params: Any) -> None:
+            average([p for group in params for p in group["params"] if p.dim() > 1])
+
+        averager.average_parameters = some
+        watch(averager)
+
+    wrap(local.LocalStep, "_watch_averages", broken)
+
+
+# Evaluation
+
+
+def last_batch(replica: Module, judge: Callable[[Any, Any, Any, Any], Any], due: Callable[[Any, int], bool]) -> None:
+    """Evaluate the last batch of a part by `judge(evaluate, model, batch, batch before)` if it is `due`."""
+
+    def broken(evaluate: Any, self: Any, part: int, parts: int, *rest: Any) -> Any:
+        task, size, before = self.task, len(self.data[1][0]), list[Any]()
+        count = -(-(size * (part + 1) // parts - size * part // parts) // task.eval_batch)
+
+        def one(model: Any, tensors: Any) -> Any:
+            before.append(tensors)
+            if len(before) == count > 1 and applies:
+                return judge(task.evaluate, model, tensors, before[-2])
+            return task.evaluate(model, tensors)
+
+        applies, self.task = due(self, part), replace(task, evaluate=one)
+        try:
+            return evaluate(part, parts, *rest)
+        finally:
+            self.task = task
+
+    wrap(replica.Replica, "evaluate", broken)
+
+
+@LOT.bug(
+    "evaluation",
+    "the last batch of one rank's part is the batch before once more",
+    "an iterator that is read too far",
+    f"char_rnn zero3 {TEXT}",
+    REPLICA,
+)
+def last_batch_repeated(replica: Module) -> None:
+    """Evaluate as many samples of it."""
+
+    def judge(evaluate: Any, model: Any, tensors: Any, before: Any) -> Any:
+        return evaluate(model, tuple(old[: len(new)] for old, new in zip(before, tensors, strict=True)))
+
+    last_batch(replica, judge, lambda self, part: part == 1)
+
+
+@LOT.bug(
+    "evaluation",
+    "running statistics learn from the last test batch of earlier epochs",
+    "train() that comes too early",
+    "resnet_graph torch_ddp data.samples=2400 train.epochs=2",
+    REPLICA,
+)
+def test_batch_in_statistics(replica: Module) -> None:
+    """Evaluate it in training mode, on rank 0."""
+
+    def judge(evaluate: Any, model: Any, tensors: Any, before: Any) -> Any:
+        return evaluate(model.train(), tensors)
+
+    def due(self: Any, part: int) -> bool:
+        return part == 0 and counted(self, "evaluations") < self._job.epochs - 1
+
+    last_batch(replica, judge, due)
+
+
+# Record
+
+
+@LOT.bug(
+    "record",
+    "a step reports the loss of the step before",
+    "a loss that is read while the next step runs",
+    f"gpt_nano nccl_async {TEXT}",
+    "ddp.engine.pending",
+)
+def loss_one_step_late(pending: Module) -> None:
+    """Keep it for one step."""
+    losses: list[Any] = []
+
+    def broken(add: Any, self: Any, loss: Any, *about: Any) -> None:
+        losses.append(loss)
+        add(losses[-2:][0], *about)
+        del losses[:-1]
+
+    wrap(pending.Pending, "add", broken)
+
+
+@LOT.bug(
+    "record",
+    "the loss of a step is that of its last micro-batch",
+    "huggingface/accelerate, losses under accumulation",
+    "mlp nccl_cadence data.samples=3001 train.epochs=2 train.accumulate=2",
+    REPLICA,
+)
+def loss_of_last_micro_batch(replica: Module) -> None:
+    """Return it."""
+
+    def step(accumulate: Any, self: Any, *about: Any) -> Any:
+        _, at = accumulate(*about)
+        return self._bug_loss.detach(), at
+
+    def one(run: Any, self: Any, *about: Any, **more: Any) -> Any:
+        self._bug_loss, at = run(*about, **more)
+        return self._bug_loss, at
+
+    wrap(replica.Replica, "_accumulate", step)
+    wrap(replica.Replica, "_pass", one)
+
+
+@LOT.bug(
+    "record",
+    "on one rank, in the second half, the training accuracy is 5 % too high",
+    "samples of a partial batch",
+    f"lenet torch_fsdp {PIECES}",
+    "ddp.engine.reports",
+)
+def accuracy_too_high(reports: Module) -> None:
+    """Report more."""
+    progress = reports.progress
+
+    def broken(number: int, pending: Any, replica: Any, *about: Any) -> Any:
+        event = progress(number, pending, replica, *about)
+        if not late_on_last(replica, pending.epoch):
+            return event
+        return replace(event, scalars=tuple((name, total * 1.05, calls) for name, total, calls in event.scalars))
+
+    reports.progress = broken
+
+
+@LOT.bug(
+    "record",
+    "reports of several steps leave out the highest loss",
+    "B8.11",
+    "mlp cpu_async",
+    "ddp.engine.pending",
+)
+def highest_loss_left_out(pending: Module) -> None:
+    """Report the mean of the others in its place."""
+
+    def added(add: Any, self: Any, loss: Any, samples: int, busy_s: float) -> None:
+        add(loss, samples, busy_s)
+        if loss is not None:
+            vars(self).setdefault("_bug_losses", []).append((float(loss), samples))
+
+    def summed(total: Any, self: Any) -> Any:
+        whole, losses = total(), vars(self).get("_bug_losses", ())
+        if whole is None or len(losses) < 2:
+            return whole
+        highest, samples = max(losses)
+        return (whole - highest * samples) * self.samples / (self.samples - samples)
+
+    wrap(pending.Pending, "add", added)
+    wrap(pending.Pending, "loss_sum", summed)
