@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
-from hashlib import sha256
+from hashlib import file_digest, sha256
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
@@ -146,7 +146,8 @@ def _add(total: Any, roots: Iterable[Path], without: Collection[str] = ("__pycac
     """Add the names and contents of all files below folders to a digest. Raises OSError."""
     for path in _files(roots, without):
         total.update(sha256(os.fsencode(path)).digest())
-        total.update(sha256(regular_files.content(path)).digest())
+        with regular_files.opened(path, regular_files.RECORDS) as file:
+            total.update(file_digest(file, sha256).digest())
 
 
 def _files(roots: Iterable[Path], without: Collection[str]) -> Iterator[Path]:

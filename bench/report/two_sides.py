@@ -28,9 +28,9 @@ ROWS, NAMED, DRAWN, FOLDED = 8, 2, 12, 100
 """Most cells in the table of page one, in a sentence, in the picture, and in the summary of a CI step."""
 WORDS: dict[Trend, str] = {
     "worse": "worse",
-    "otherwise": "trained otherwise",
+    "otherwise": "other settings",
     "better": "better",
-    "open": "one seed, no interval",
+    "open": "too few seeds to tell",
     "same": "no change shown",
 }
 ORIGINS = ("commit", "machine", "torch", "python", "platform")
@@ -58,6 +58,7 @@ def front(page: Page, before: Side, now: Side, cells: Sequence[CellMove]) -> lis
     return nonempty(
         Heading(f"{plain(before.name)} → {plain(now.name)}", 1),
         LeadText(sentence(cells)),
+        _alone(before, now, len(cells)),
         _warning(before, now),
         Tiles(tiles(cells)) if cells else None,
         _picture(page, cells[:DRAWN]),
@@ -76,7 +77,7 @@ def sentence(cells: Sequence[CellMove]) -> str:
     for trend, mark in (
         ("worse", "**Worse in {}**"),
         ("better", "**Better in {}**"),
-        ("otherwise", "**Trained otherwise in {}**, with other epochs, batch or rate"),
+        ("otherwise", "**Trained with other epochs, batch size or learning rate in {}**"),
     ):
         if kind := [move for move in cells if move.trend == trend]:
             named = [f"{plain(move.name)}{_words(move)}" for move in kind[:NAMED]]
@@ -87,8 +88,15 @@ def sentence(cells: Sequence[CellMove]) -> str:
         same = plural(counts["same"], "cell")
         parts.append(f"No change is shown in the other {same}." if parts else f"**No change is shown** in {same}.")
     if counts["open"]:
-        parts.append(f"{plural(counts['open'], 'cell')} had too few seeds for an interval.")
+        parts.append(f"{plural(counts['open'], 'cell')} had too few seeds to tell a change from chance.")
     return " ".join(parts)
+
+
+def _alone(before: Side, now: Side, common: int) -> Text | None:
+    """Return a line on the cells of one side that are not compared; None if there are none."""
+    new, gone = (len(side.cells) - common for side in (now, before))
+    lines = [f"{plural(count, 'cell')} only in {side.name}" for count, side in ((gone, before), (new, now)) if count]
+    return Text(f"Not compared: {plain('; '.join(lines))}.") if lines and common else None
 
 
 def _words(move: CellMove) -> str:
@@ -107,15 +115,15 @@ def tiles(cells: Sequence[CellMove]) -> tuple[Tile, ...]:
     """Return four figures over all cells: how many are worse, the change of speed, the change of the time to the
     target, and how many have the same bits."""
     counts = Counter(move.trend for move in cells)
-    rest = ", ".join(f"{counts[trend]} {WORDS[trend]}" for trend in WORDS if trend != "worse" and counts[trend])
+    rest = ", ".join(f"{WORDS[trend]}: {counts[trend]}" for trend in WORDS if trend != "worse" and counts[trend])
     timed = [move for move in cells if move.pair.timed]
     shown = timed or [move for move in cells if move.pair.one_clock]
     bits = sum(move.pair.same_bits for move in cells)
     return (
         Tile("cells worse", f"{counts['worse']} of {len(cells)}", rest),
-        _factors("samples/s, now over before", [move.speed for move in shown], not timed),
-        _factors("time to target, now over before", [move.time for move in shown], not timed),
-        Tile("cells with the same bits", f"{bits} of {len(cells)}", "all seeds ended with equal parameters"),
+        _factors("samples/s, now ÷ before", [move.speed for move in shown], not timed),
+        _factors("time to target, now ÷ before", [move.time for move in shown], not timed),
+        Tile("bit-identical cells", f"{bits} of {len(cells)}", "every seed ended with the same parameters"),
     )
 
 
@@ -125,7 +133,9 @@ def _factors(label: str, moved: Sequence[MeanDifference | None], dim: bool) -> T
     if mean is None:
         return Tile(label, NONE, "not known of any cell")
     low, high = math.exp(min(known)), math.exp(max(known))
-    return Tile(label, f"{mean:.2f} ×", f"geometric mean of {plural(len(known), 'cell')}, {low:.2f} to {high:.2f}", dim)
+    return Tile(
+        label, f"{mean:.2f} ×", f"geometric mean of {plural(len(known), 'cell')}, from {low:.2f} to {high:.2f}", dim
+    )
 
 
 def row(move: CellMove) -> dict[str, str]:
@@ -134,7 +144,7 @@ def row(move: CellMove) -> dict[str, str]:
     return {
         "cell": plain(move.name),
         "change": WORDS[move.trend],
-        "result": _points(move.quality, metric),
+        "final metric": _points(move.quality, metric),
         "samples/s": _factor(move.speed),
         "time to target": _factor(move.time),
         "seeds": f"{len(move.pair.before.one_each)}, {len(move.pair.now.one_each)}",
@@ -161,8 +171,9 @@ def _interval(change: MeanDifference | None, show: Callable[[float], str], unit:
 def _scope(cells: Sequence[CellMove]) -> str:
     tests = sum(move is not None and move.low is not None for m in cells for move in (m.quality, m.speed, m.time))
     return (
-        "In brackets: 95 % intervals, Student's t over seeds; × is now over before; + in the result is better. Of "
-        f"{plural(tests, 'interval')}, about {0.05 * tests:.1f} would show a change by chance."
+        "A cell is one model, trained in one mode on so many devices, with all its seeds. In brackets: 95 % intervals, "
+        "Student's t over seeds. Final metric: now − before, + is better, pt: percentage points. ×: now ÷ before. If "
+        f"nothing had changed, chance would show a change in about {0.05 * tests:.1f} of {plural(tests, 'interval')}."
     )
 
 
@@ -182,7 +193,7 @@ def _picture(page: Page, cells: Sequence[CellMove]) -> Block | None:
     left.set_yticks(range(len(drawn)), [brief(move.name) for move in reversed(drawn)])
     left.set_ylim(-0.7, len(drawn) - 0.3)
     left.set_xlabel(brief(f"{listed(metrics)}{', points' if points else ''}, + is better"))
-    right.set_xlabel("samples/s, now over before")
+    right.set_xlabel("samples/s, now ÷ before")
     right.tick_params(labelleft=True)  # a narrow page shows it below the other
     for axes, none in ((left, 0.0), (right, 1.0)):
         axes.axvline(none, color="#666666", lw=1)
@@ -191,7 +202,8 @@ def _picture(page: Page, cells: Sequence[CellMove]) -> Block | None:
     right.set_xlim(limits([1.0, *right.get_xlim()], logarithmic=True))
     right.set_xticks(shown := ticks(*right.get_xlim()), [f"{tick:g}" for tick in shown])
     right.set_xticks([], minor=True)
-    alt = f"Change of result and speed of {plural(len(drawn), 'cell')} with 95 % intervals; the lines mark no change"
+    cells_shown = plural(len(drawn), "cell")
+    alt = f"Change of final metric and speed of {cells_shown} with 95 % intervals; the grey lines mark no change"
     return page.figure(figure, "comparison", [_datum(move) for move in drawn], "", alt)
 
 
@@ -241,6 +253,7 @@ def step_summary(before: Side, now: Side, cells: Sequence[CellMove]) -> str:
     head = nonempty(
         Heading(f"{plain(before.name)} → {plain(now.name)}"),
         LeadText(sentence(cells)),
+        _alone(before, now, len(cells)),
         _warning(before, now),
         Tiles(tiles(cells)) if cells else None,
     )

@@ -88,10 +88,11 @@ class ProgressDisplay:
             self._write(line)
 
     def log(self, line: str, style: str | None = None, *, brief: bool = False) -> None:
-        """Log one line; also print it, cut to the width, unless the display is brief. `brief`: print it there too,
-        except in a sweep, which prints a line at the end of each run."""
+        """Log one line; also print it, in a terminal cut to the width, unless the display is brief. `brief`: print it
+        there too, except in a sweep, which prints a line at the end of each run."""
         if not self._brief or (brief and self._detail >= 0 and self._above is None):
-            self._console.print(cut(line), style=style, markup=False, highlight=False, soft_wrap=True)
+            shown = cut(line) if self._console.is_terminal else line
+            self._console.print(shown, style=style, markup=False, highlight=False, soft_wrap=True)
         self._write(line)
 
     def analysing(self, records: int) -> None:

@@ -77,7 +77,7 @@ def test_one_seed_shows_nothing(tmp_path: Path) -> None:
         write_run(tmp_path / name, make_spec("nccl_sync"), metrics.model_copy(update=own))
     (move,) = moves(origin(tmp_path / "old"), origin(tmp_path / "new"))
     assert move.trend == "open"
-    assert sentence([move]) == "1 cell had too few seeds for an interval."
+    assert sentence([move]) == "1 cell had too few seeds to tell a change from chance."
 
 
 def test_the_report_begins_with_the_answer(

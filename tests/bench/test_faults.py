@@ -11,6 +11,7 @@ import jsonschema
 import pytest
 from rich.console import Console
 
+from bench.base.console import VERBOSITY
 from bench.base.exitcodes import Exit
 from bench.command import summary
 from bench.report import write_report
@@ -206,6 +207,16 @@ def test_a_person_is_told_at_once_and_the_log_holds_the_traceback() -> None:
     assert "s after launch: ValueError: no; going on with ranks 0, 2" in seen.getvalue()
     assert "Traceback: where" in log.getvalue()
     assert "Traceback: where" not in seen.getvalue()
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_lines_are_cut_in_a_terminal_and_whole_in_a_pipe(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
+    monkeypatch.setenv(VERBOSITY, "1")
+    seen, log = io.StringIO(), io.StringIO()
+    line = "anchor 12, steps " + "/".join(["12"] * 64)
+    ProgressDisplay(SPEC, Console(file=seen, force_terminal=terminal, width=80), log).log(line)
+    assert (seen.getvalue().strip() == line) is not terminal
+    assert log.getvalue() == f"{line}\n"
 
 
 def test_the_ledger_proves_that_every_sample_was_trained_once() -> None:

@@ -170,6 +170,6 @@ def test_the_ideal_is_out_of_reach_where_devices_outnumber_cores(tmp_path: Path,
     page = tree(tmp_path, STUDY, dict.fromkeys(STUDY, "PASS"), cores=cores)
     with styled():
         (drawn,) = [block for block in blocks(page, scaling(page)) if isinstance(block, Picture)]
-    assert ("out of reach in the grey" in drawn.alt) == (cores < 4)
+    assert ("Grey: more devices than cores" in drawn.alt) == (cores < 4)
     assert ("most that cores allow" in (tmp_path / drawn.drawing).read_text()) == (cores < 4)
     assert reachable(4, 2) == ([2, 4], [2, 2])

@@ -104,14 +104,14 @@ def section(page: Page) -> list[Block]:
     head = (
         f"Against the earlier tree: **{plural(len(new), 'cell')} new, {len(gone)} gone, {len(changed)} changed**, "
         f"{len(pairs) - len(changed)} not changed. In {same} of {plural(len(pairs), 'common cell')} all seeds ended with "
-        "the same bits. "
+        "the same parameters, bit for bit. "
     )
     moves = [move for pair in pairs for move in (pair.quality, *pair.ratios.values())]
     tests = sum(move is not None and move.low is not None for move in moves)
     how = (
         "*Changed* is what has another status, is trained otherwise, or has an interval (95 %, Student's t over seeds) that "
-        f"leaves out no change; or, with too few seeds for an interval, another result. {plural(tests, 'interval')} "
-        f"were made: of so many, about {0.05 * tests:.1f} would show a change by chance."
+        f"excludes no change; or, with too few seeds for an interval, another result. If nothing had changed, chance "
+        f"would show a change in about {0.05 * tests:.1f} of {plural(tests, 'interval')}."
     )
     page.data("changes", [_data(pair) for pair in pairs])
     return nonempty(

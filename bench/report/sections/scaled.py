@@ -171,7 +171,7 @@ def _bound(page: Page, drawn: Sequence[Studied]) -> str:
     cores = [page.cores(each.solo) for each, _ in drawn]
     if not any(count is not None and count < each.sizes[-1] for count, (each, _) in zip(cores, drawn, strict=True)):
         return ""
-    return ", out of reach in the grey, where devices outnumber cores. Dotted: the most that cores allow"
+    return ". Grey: more devices than cores, so the ideal is out of reach. Dotted: the most that cores allow"
 
 
 def _plot(page: Page, axes: Axes, series: ScalingSeries, options: Sequence[Option]) -> None:
