@@ -1,10 +1,11 @@
 """`torchft`: Meta's torchft. Its DistributedDataParallel averages gradients. Its LocalSGD averages replicas, or its DiLoCo
 with an outer optimizer. On CPUs of one host, over gloo.
 
-torchft weighs all replicas alike, so what a rank contributes is scaled by its samples x ranks / samples of all. Buffers,
-which torchft leaves alone, are averaged as with `nccl`. A step or an average for which torchft does not vote is undone; the
-coordinator then forms a new group and has lost samples trained again, which torchft by itself does not do. State comes from
-the coordinator's orders, not from torchft's own recovery."""
+torchft weighs all replicas alike, so what a rank contributes is scaled by its samples x ranks / samples of all. It adds up
+in the type of the parameters: with three ranks or more, the average of identical replicas may differ from them by a
+rounding. Buffers, which torchft leaves alone, are averaged as with `nccl`. A step or an average for which torchft does not
+vote is undone; the coordinator then forms a new group and has lost samples trained again, which torchft by itself does not
+do. State comes from the coordinator's orders, not from torchft's own recovery."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import psutil
 import pytest
 import torch
 
-from ddp.backends import is_torch_native
+from ddp.backends import BACKENDS, is_torch_native
 from ddp.core.events import Evaluated, Finished
 from ddp.core.policies import POLICIES
 from ddp.engine import elche
@@ -76,13 +76,14 @@ def play(tmp_path_factory: pytest.TempPathFactory) -> Play:
 
 @pytest.fixture
 def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks are threads of this process, resumed in turn. Some still have processes: PyTorch's, which need a process group
-    each, and those whose faults end or stop one. Not for tasks that do that themselves."""
+    """Ranks are threads of this process, resumed in turn. Some still have processes: those of PyTorch and torchft, which
+    need a process group each, and those whose faults end or stop one. Not for tasks that do that themselves."""
     processes = elche.RankProcesses
 
     def provide(job: Job) -> InProcessRanks | RankProcesses:
         deadly = any(fault.kind in KILLING for fault in job.faults)
-        return (processes if deadly or is_torch_native(job.backend) else InProcessRanks)(job)
+        apart = is_torch_native(job.backend) or bool(BACKENDS[job.backend].service)
+        return (processes if deadly or apart else InProcessRanks)(job)
 
     monkeypatch.setattr(elche, "RankProcesses", provide)
 
