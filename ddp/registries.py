@@ -62,7 +62,7 @@ def blamed(kind: str, name: str, module: str, *passing: type[Exception]) -> Iter
         if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
             said = f"it is registered as module {module}, and there is none; write the file, or correct its registry"
         else:
-            said = f"{_place(error, module)}: {_told(error)}"
+            said = f"{place_of(error, module)}: {_told(error)}"
         raise Unusable(f"{kind} {name}: {said}") from error
 
 
@@ -107,7 +107,7 @@ def origin(module: str) -> str | None:
     return None if spec is None else spec.origin
 
 
-def _place(error: BaseException, module: str) -> str:
+def place_of(error: BaseException, module: str) -> str:
     """Return the file and line of an error: in the module itself if it is in the traceback, else where it was raised."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_shown(error.filename)}:{error.lineno or 1}"

@@ -13,6 +13,7 @@ import msgspec
 from ddp.comm.transports import TRANSPORTS
 from ddp.core.errors import encodable
 from ddp.core.faults import LOSING, Fault, parse
+from ddp.core.guard import GUARDS
 from ddp.core.policies import POLICIES, Policy
 from ddp.registries import missing
 from ddp.suggest import unknown
@@ -57,6 +58,9 @@ def make_policy(name: str, settings: dict[str, Any]) -> Policy:
     names = inspect.signature(policy).parameters
     for key in settings.keys() - names.keys():
         raise ValueError(unknown(f"setting of policy {name!r}:", key, names))
+    guard = settings.get("guard")
+    if isinstance(guard, str) and guard in GUARDS.complete().broken:
+        raise ValueError(missing("guard", guard, GUARDS))
     try:
         checked = msgspec.convert(settings, policy)  # checks types, too
     except ValueError as error:

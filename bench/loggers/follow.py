@@ -32,7 +32,10 @@ from ddp.core.commands import Plan
 from ddp.core.events import Resumed
 from ddp.process.codec import Record
 from ddp.process.orphans import at_parents_end
+from ddp.registries import place_of
 
+OURS = "bench.loggers."
+"""Beginning of the names of our own loggers' modules."""
 LOOK_S = 1.0
 """Seconds between two reads of the records."""
 SHARE = 0.02
@@ -134,7 +137,8 @@ def main(words: list[str]) -> str | None:
         place = sys.stdin.readline().rstrip("\n")
         following.end(Path(place) if place else None)
     except Exception as error:  # whatever a package of others' may do: the run is over, and its results are written
-        return f"{type(error).__name__}: {(str(error) or 'no reason given').splitlines()[0]}"
+        where = "" if module.startswith(OURS) else f"{place_of(error, module)}: "  # in who else's file
+        return f"{where}{type(error).__name__}: {(str(error) or 'no reason given').splitlines()[0]}"
     return None
 
 

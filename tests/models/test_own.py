@@ -16,8 +16,10 @@ from bench.config.user_parts import enrolled
 from bench.models.data import prepare
 from bench.models.setup import Recipe
 from ddp import user_code
+from ddp.core.guard import GUARDS
 from ddp.registries import Unusable, broken, missing, sound
 from ddp.registry import Registry, loaded
+from ddp.settings import make_policy
 from ddp.user_code import CodeDigest
 from tests.warm import PICTURES, Warm
 
@@ -164,6 +166,9 @@ def test_installed_packages_add_members_and_break_nothing(here: Path, monkeypatc
     assert missing("policy", "fixd", policies) == "unknown policy 'fixd'; did you mean 'fixed'?"
     with pytest.raises(Unusable, match=r"^policy torn: mine/torn\.py:3"):
         sound("policy", policies)
+    monkeypatch.setitem(GUARDS.complete().broken, "torn", policies.broken["torn"])
+    with pytest.raises(ValueError, match=r"^guard torn: mine/torn\.py:3: ZeroDivisionError: division by zero$"):
+        make_policy("cadence", {"guard": "torn"})
     backends: Registry[Any] = Registry("backends", {}, loaded(Recipe))
     assert broken("backend", backends.complete(), "wrong").endswith("mine.parts:Fixed must be a Recipe, and is a type")
 
