@@ -2,8 +2,8 @@
 with an outer optimizer. On CPUs of one host, over gloo.
 
 torchft weighs all replicas alike, so what a rank contributes is scaled by its samples x ranks / samples of all. It adds up
-in the type of the parameters: with three ranks or more, the average of identical replicas may differ from them by a
-rounding. Buffers, which torchft leaves alone, are averaged as with `nccl`. A step or an average for which torchft does not
+in the type of the parameters: the average of identical replicas may differ from them by a rounding, unless two ranks weigh
+alike. Buffers, which torchft leaves alone, are averaged as with `nccl`. A step or an average for which torchft does not
 vote is undone; the coordinator then forms a new group and has lost samples trained again, which torchft by itself does not
 do. State comes from the coordinator's orders, not from torchft's own recovery."""
 
