@@ -167,7 +167,8 @@ class SlowFold:
         own.link.take(work.link)
         if not self._in_step:  # with one transfer per average, every report with a transfer is a window of the link
             self._link(event.rank, own.link, event.at - event.busy_s, event.at)
-        if not own.samples or spent.whole < LEAST_S or not (own.averaged or self._in_step):
+        # Reports are multiples of 0.1 us: whether a sum reaches the limit must not depend on its order.
+        if not own.samples or round(spent.whole, 8) < LEAST_S or not (own.averaged or self._in_step):
             return
         count = own.samples
         pace = _Pace(spent.compute / count, spent.data / count, spent.host / count, spent.began)

@@ -7,12 +7,14 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bench.results.analysis.slow import slow_ranks as rows_of
 from bench.results.schema import Metrics
 from bench.validate.recount import losses as recount
 from bench.validate.run_records import Records
-from ddp.core import commands, events
+from ddp.core import commands, events, slowness
 from ddp.core.event_parts import WorkSeconds
 from ddp.core.join_events import Joined
 from ddp.core.slowness import SlowFold
@@ -92,3 +94,23 @@ def test_slow_ranks_are_those_that_reports_show(change: dict[str, Any], line: st
     earlier = metrics.model_copy(update={"schema_version": 4})
     assert list(recount.slow_ranks(earlier, known)) == []
     assert list(recount.slow_ranks(metrics, replace(known, headers=[]))) == []
+
+
+TICK_S = 1e-7
+"""To which reports are rounded."""
+PARTS = st.lists(st.tuples(*[st.integers(0, 200_000)] * 4), min_size=1, max_size=8)
+
+
+@given(PARTS)
+def test_a_window_ends_where_work_is_just_enough_whatever_the_order_of_the_sum(parts: list[tuple[int, ...]]) -> None:
+    """A clean run was refused: 0.1 s in parts was 0.1 s by one sum and less by the other."""
+    left = round(slowness.LEAST_S / TICK_S) - sum(data + compute for data, compute, _, _ in parts)
+    known, fold = Records(plans=cast(Any, [SimpleNamespace(in_step=True)])), SlowFold()
+    fold._in_step = True
+    for number, (data, compute, away, away_data) in enumerate([*parts, (0, max(left, 0), 0, 0)]):
+        ticks = data, compute, min(away, compute), min(away_data, data)
+        work = WorkSeconds(*(round(tick * TICK_S, 7) for tick in ticks))
+        report = events.Progress(LAUNCHED + number, 0, 0, 1, 16, 0.1, 1.0, 0.1, work=work)
+        known.progress.append(report)
+        fold.add(report)
+    assert len(recount._windows(known, 0)) == len(fold._windows[0].past) >= 1

@@ -133,7 +133,7 @@ def _windows(known: Records, rank: int) -> list[_WorkWindow]:
             began = event.at - event.busy_s if began is None else began
             samples, away = samples + event.samples, work.no_core + work.no_core_data
             own, waited = own + work.compute + work.data - away, waited + away
-            if samples and own + waited >= WINDOW_S and averaged:
+            if samples and round(own + waited, 8) >= WINDOW_S and averaged:  # whatever the order of the sum
                 made.append(_WorkWindow(began, event.at, max(own, SECOND) / samples, (own + waited) / samples))
                 began, samples, own, waited, averaged = None, 0, 0.0, 0.0, inside
     return made
