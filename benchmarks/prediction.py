@@ -34,8 +34,6 @@ MEDIAN, WORST, COVERED = 0.05, 0.15, 0.90
 """Most that samples per second may be off, in the median and in the worst cell; least part of cells within intervals."""
 SPEEDS = (0.2, 0.1)
 """Of ranks, again from the first: they sleep most of the time, so that two cores suffice."""
-BUSIER = (2, 4)
-"""Times these speeds two ranks are calibrated on, too: then they use the cores as much as four and eight ranks."""
 NONE = "none"
 SEEDS = (0, 1, 2)
 IDLE = 0.1
@@ -90,19 +88,12 @@ class TruthRow:
 
 
 def trained(
-    tree: Path,
-    model: str,
-    mode: str,
-    ranks: int,
-    link: str,
-    seeds: tuple[int, ...],
-    patience_s: float = 0.0,
-    factor: int = 1,
+    tree: Path, model: str, mode: str, ranks: int, link: str, seeds: tuple[int, ...], patience_s: float = 0.0
 ) -> list[Run]:
-    """Return the real runs of a cell, `factor` times as fast, trained where they are not there, each once the machine is
-    idle or `patience_s` are over. Raises CalledProcessError."""
-    speeds = [factor * SPEEDS[rank % len(SPEEDS)] for rank in range(ranks)]
-    place = tree / (f"{mode}-{ranks}-{link}" + ("" if factor == 1 else f"-{factor}-times"))
+    """Return the real runs of a cell, trained where they are not there, each once the machine is idle or `patience_s` are
+    over. Raises CalledProcessError."""
+    speeds = [SPEEDS[rank % len(SPEEDS)] for rank in range(ranks)]
+    place = tree / f"{mode}-{ranks}-{link}"
     words = [f"model={model}", f"mode={mode}", f"world_size={ranks}", f"cluster.speeds={speeds}", f"output={place}"]
     words += ["report=false", "validate=false", "audit=false", f"train.epochs={EPOCHS}", "checkpoint.every=0"]
     words += [] if link == NONE else [f"cluster.links={link}"]
@@ -126,8 +117,7 @@ def train(grid: TruthGrid, tree: Path, patience_s: float) -> None:
     for seed in SEEDS:
         for model in grid.models:
             for mode in grid.modes:
-                for factor in (1, *BUSIER):
-                    trained(tree, model, mode, 2, NONE, (seed,), patience_s, factor)
+                trained(tree, model, mode, 2, NONE, (seed,), patience_s)
                 for link in grid.links:
                     for ranks in grid.ranks:
                         trained(tree, model, mode, ranks, link, (seed,), patience_s)
@@ -143,18 +133,14 @@ def rows(grid: TruthGrid, tree: Path) -> list[TruthRow]:
     found = []
     for model in grid.models:
         for mode in grid.modes:
-            source, *busier = (
-                CalibratedCell(
-                    tuple(calibrated_run(run.path) for run in trained(tree, model, mode, 2, NONE, SEEDS, 0.0, factor))
-                )
-                for factor in (1, *BUSIER)
-            )
+            runs = trained(tree, model, mode, 2, NONE, SEEDS)
+            source = CalibratedCell(tuple(calibrated_run(run.path) for run in runs))
             own = own_cell(source.calibration)
             for link in grid.links:
                 for ranks in grid.ranks:
                     links = None if link == NONE else parse(link)
                     cell: PredictedCell = replace(own, ranks=ranks, links=links, cores=cores())
-                    prediction, _ = predict(cell, source, "", busier)
+                    prediction, _ = predict(cell, source, "")
                     runs = trained(tree, model, mode, ranks, link, SEEDS)
                     rates = tuple(run.metrics.throughput.samples_per_s or 0.0 for run in runs)
                     disturbed = sum(any("other programs" in note for note in run.metrics.warnings) for run in runs)
@@ -208,9 +194,8 @@ def main() -> int:
     if options.write:
         REPORT.parent.mkdir(parents=True, exist_ok=True)
         about = (
-            f"Calibrated on {len(SEEDS)} runs of two ranks without links, and as many at each of {BUSIER} times their "
-            f"speeds; {len(SEEDS)} real runs a cell, speeds {SPEEDS} in turn, {cores()} cores for all ranks. (?): too far "
-            "from what was calibrated to be relied on."
+            f"Calibrated on {len(SEEDS)} runs of two ranks without links, {len(SEEDS)} real runs a cell, speeds {SPEEDS} in "
+            f"turn, {cores()} cores for all ranks. (?): too far from what was calibrated to be relied on."
         )
         body = ["# Predictions against truth", "", about, "", HEAD, "|---" * 8 + "|", *map(line, found), "", text]
         REPORT.write_text("\n".join(body) + "\n", encoding="utf-8")

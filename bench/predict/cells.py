@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from bench.predict.evidence import CalibratedCell, as_used, core_use_laws, metrics_of, off_by, rate_of, relative_use
+from bench.predict.evidence import CalibratedCell, metrics_of, off_by, rate_of
 from bench.predict.intervals import interval
 from bench.predict.play import CORNERS, PlayedCell, PredictedCell, play
 from bench.predict.spec import FAR, beyond, otherwise, records_of
@@ -18,7 +18,6 @@ from bench.results.analysis.stream import RunRecords, sort
 
 REPEATS = ((64, 6), (512, 3))
 """(most ranks, number of plays); two plays for more ranks; and at least one play from each run."""
-UNKNOWN_USE = "step times where more or fewer cores are in use: runs with other cluster.speeds show them"
 NO_LIMIT = 0.05
 """If no cause takes more than this fraction of the time, computing is the limit."""
 
@@ -57,19 +56,14 @@ def predict(
 ) -> tuple[Prediction, PlayedCell]:
     """Play a cell from each run of `source`; return its prediction and its first play, without the correction factor.
     `others`: cells whose runs show the error of predictions from `source`."""
-    runs, laws = source.runs, core_use_laws(source, others, cell.cores)
-    use = relative_use(cell, source)
-    calibrations = as_used(source, laws, use)
-    calibration = calibrations[0]
+    calibration, runs = source.calibration, source.runs
     plays = max(next((plays for most, plays in REPEATS if cell.ranks <= most), 2) // len(runs), 1)
     first = play(cell, calibration, 0)
     metrics = metrics_of(cell, calibration, first)
-    raw = [[rate_of(cell, each, seed) for seed in range(plays)] for each in calibrations]
+    raw = [[rate_of(cell, run.calibration, seed) for seed in range(plays)] for run in runs]
     predicted = [run.scale(cell.cores) * fmean(each) for run, each in zip(runs, raw, strict=True)]
     own = metrics.throughput.samples_per_s or raw[0][0]
     corners = [rate_of(cell, calibration, 0, assumed) / own for assumed in CORNERS]
-    if len(laws[0].uses) > 1:
-        corners.append(rate_of(cell, as_used(source, laws, use, goes_on=False)[0], 0) / own)
     off, shown = off_by(source, others, cell.cores)
     rate, low, high = interval(source.rates, predicted, corners, off, distance(cell, source))
     known = not math.isnan(low)
@@ -87,7 +81,7 @@ def predict(
         communicating=fmean(row.comm for row in metrics.breakdown),
         bytes=metrics.sync.bytes,
         limit=limit(sort(records_of(first), 0.0), cell.ranks, calibration.start_s, first.end),
-        beyond=(*beyond(cell, calibration, shown), *(() if all(law.knows(use) for law in laws) else (UNKNOWN_USE,))),
+        beyond=tuple(beyond(cell, calibration, shown)),
         plays=plays * len(runs),
         seconds=first.end,
     ), first

@@ -1,5 +1,4 @@
-"""What several runs show together: repeated runs of a cell, the error of predictions of these and other runs, and how
-step times depend on the cores in use."""
+"""What several runs show together: repeated runs of a cell, and the error of predictions of these and other runs."""
 
 from __future__ import annotations
 
@@ -11,10 +10,8 @@ from statistics import fmean
 from typing import Any
 
 from bench.predict.calibration import Calibration
-from bench.predict.core_use import CoreUseLaw
 from bench.predict.play import NOMINAL, Assumption, PlayedCell, PredictedCell, play
 from bench.predict.spec import policy_settings, predicted_spec, records_of
-from bench.predict.steptimes import typical_s
 from bench.results.analysis.stream import sort
 from bench.results.analysis.training import samples_per_s, train_seconds
 from bench.results.analyze import analyze
@@ -95,72 +92,16 @@ def grouped(runs: Sequence[CalibratedRun]) -> list[CalibratedCell]:
     return [CalibratedCell(tuple(group)) for group in groups.values()]
 
 
-@cache
-def _in_use(run: CalibratedRun, cores: int | None) -> float:
-    return play(replace(own_cell(run.calibration), cores=cores), run.calibration, 0).in_use
-
-
-def _typical_s(calibration: Calibration) -> float:
-    """Return the geometric mean of the ranks' step times."""
-    speeds = calibration.spec.speeds or (1.0,) * calibration.ranks
-    return math.exp(fmean(math.log(typical_s(*each)) for each in zip(calibration.steps, speeds, strict=True)))
-
-
-def core_use_laws(
-    source: CalibratedCell, others: Sequence[CalibratedCell], cores: int | None
-) -> tuple[CoreUseLaw, ...]:
-    """Return, for each run of `source`, how its step times depend on the cores in use, as runs in `others` of the same
-    seed show that differ in nothing but emulated speeds. Where each rank has a core of its own, they do not depend on
-    it."""
-    alike = [run for other in others if _slowed(other.calibration, source.calibration) for run in other.runs]
-    laws = []
-    for run in source.runs:
-        seed = run.calibration.spec.seed
-        beside = [other for other in alike if other.calibration.spec.seed == seed] if cores is not None else []
-        own = _typical_s(run.calibration)
-        measured = [
-            (_in_use(other, cores) / _in_use(run, cores), _typical_s(other.calibration) / own) for other in beside
-        ]
-        laws.append(CoreUseLaw.of(measured))
-    return tuple(laws)
-
-
-def _slowed(own: Calibration, other: Calibration) -> bool:
-    """Return whether two runs of as many ranks have other emulated speeds, and else the same configuration."""
-    first, second = (
-        spec.config | {"cluster": (spec.config.get("cluster") or {}) | {"speeds": ()}, "seed": 0}
-        for spec in (own.spec, other.spec)
-    )
-    return own.ranks == other.ranks and own.spec.speeds != other.spec.speeds and first == second
-
-
-def relative_use(cell: PredictedCell, source: CalibratedCell) -> float:
-    """Return how many times as many cores a cell uses as the calibrated run; 1 where each rank has a core of its own."""
-    if cell.cores is None:
-        return 1.0
-    return play(cell, source.calibration, 0).in_use / _in_use(source.runs[0], cell.cores)
-
-
-def as_used(source: CalibratedCell, laws: Sequence[CoreUseLaw], use: float, goes_on: bool = True) -> list[Calibration]:
-    """Return the calibrations of `source` with step times for `use` times as many cores in use."""
-    return [
-        replace(run.calibration, steps=tuple(series * factor for series in run.calibration.steps))
-        for run, factor in zip(source.runs, [law.factor(use, goes_on) for law in laws], strict=True)
-    ]
-
-
 def off_by(source: CalibratedCell, others: Sequence[CalibratedCell], cores: int | None) -> tuple[float, bool]:
     """Return (relative error of predictions from `source` per doubling of ranks, whether runs with other numbers of
     ranks show it). Without such runs it is the error on the cell itself."""
     own, errors = source.calibration, [abs(source.error(cores))]
-    laws = core_use_laws(source, others, cores)
     for other in others:
         there = other.calibration
         same = there.spec.policy == own.spec.policy and there.spec.model == own.spec.model
         if same and there.ranks != own.ranks and there.links == own.links:
             cell = replace(own_cell(there), cores=cores)
-            used = zip(as_used(source, laws, relative_use(cell, source)), source.runs, strict=True)
-            guess = fmean(rate_of(cell, calibration, 0) * run.scale(cores) for calibration, run in used)
+            guess = fmean(rate_of(cell, run.calibration, 0) * run.scale(cores) for run in source.runs)
             error = abs(math.log(guess / fmean(other.rates)))
             errors.append(math.expm1(error / abs(math.log2(there.ranks / own.ranks))))
     return max(errors), len(errors) > 1

@@ -4,7 +4,6 @@ run."""
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bench.predict.calibration import Calibration
-from bench.predict.steptimes import LENGTH, WARM, asleep, awake_part, mean_of, resampled, slow_part
+from bench.predict.steptimes import LENGTH, WARM, asleep, mean_of, resampled, slow_part
 from bench.predict.traces import TracedSteps
 from ddp.backends import world_of
 from ddp.core.checkpoint_settings import Checkpointing
@@ -98,8 +97,6 @@ class PlayedCell:
     samples: int
     """Samples of an epoch."""
     status: str
-    in_use: float
-    """Cores that steps use, without emulated slowness, on average over the training."""
 
 
 def speeds_of(cell: PredictedCell, calibration: Calibration) -> tuple[float, ...]:
@@ -135,7 +132,7 @@ def play(cell: PredictedCell, calibration: Calibration, seed: int, assumed: Assu
     )
     records, slices = list[tuple[float, Record]](), list[Slice]()
     begin = calibration.start_s
-    worked, stepping = [0.0] * cell.ranks, [0.0] * cell.ranks
+    worked = [0.0] * cell.ranks
     in_step = cell.in_step and not calibration.snapshots
     size = calibration.bytes if not calibration.snapshots else 2 * calibration.bytes
 
@@ -152,7 +149,6 @@ def play(cell: PredictedCell, calibration: Calibration, seed: int, assumed: Assu
     def measured(rank: int, kind: str, start: float, stop: float, seq: int) -> None:
         if kind == "forward":
             worked[rank] += stop - start
-            stepping[rank] += stop - start
             whole = stop - start
             for part, share in calibration.parts[:-1]:
                 slices.append(Slice(begin + start, rank, part, share * whole))
@@ -167,10 +163,7 @@ def play(cell: PredictedCell, calibration: Calibration, seed: int, assumed: Assu
     simulation.measured, simulation.listen = measured, listen
     simulation.run()
     records.insert(0, (0.0, Launched(0.0)))
-    speeds = speeds_of(cell, calibration) or (1.0,) * cell.ranks
-    awake = [awake_part(calibration.steps[rank % calibration.ranks], speed) for rank, speed in enumerate(speeds)]
-    in_use = sum(map(operator.mul, stepping, awake)) / simulation.now
-    return PlayedCell(records, slices, begin + simulation.now, samples, simulation.status, in_use)
+    return PlayedCell(records, slices, begin + simulation.now, samples, simulation.status)
 
 
 def _later(record: Any, seconds: float) -> Any:

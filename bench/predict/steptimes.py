@@ -67,17 +67,6 @@ def asleep(series: Floats, speed: float) -> float:
     return (1 / speed - 1) * float(np.median(series))
 
 
-def awake_part(series: Floats, speed: float) -> float:
-    """Return the fraction of its steps that a rank of an emulated speed is awake."""
-    return float(series.mean()) / (float(series.mean()) + asleep(series, speed))
-
-
-def typical_s(series: Floats, speed: float) -> float:
-    """Return the seconds of a step as far as the speed of a rank depends on it: of a rank that sleeps most of the time,
-    about the median."""
-    return speed * (float(series.mean()) + asleep(series, speed))
-
-
 def slow_part(series: Floats) -> float:
     """Return the ratio of a slow step (one of six is slower) to the median one."""
     median, slow = np.percentile(series, [50, SLOW])
