@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -65,12 +66,14 @@ def until(there: Callable[[], Any], timeout_s: float = 200.0) -> Any:
 
 
 def hasten(slurm: Cluster) -> None:
-    """Have requeued jobs begin now: SLURM lets them wait for two minutes."""
-    for line in slurm.run("squeue", "-h", "--array", "-o", "%A %T %r").splitlines():
-        job, state, reason = line.split(maxsplit=2)
-        if state == "PENDING" and reason == "BeginTime":
+    """Have requeued jobs begin soon: SLURM lets them wait for two minutes. It revokes what begins in the second of the
+    requeue."""
+    for line in slurm.run("squeue", "-h", "--array", "-o", "%A %T %S %r").splitlines():
+        job, state, begins, reason = line.split(maxsplit=3)
+        soon = (datetime.now() + timedelta(seconds=10)).isoformat()
+        if state == "PENDING" and reason == "BeginTime" and begins > soon:
             with suppress(subprocess.CalledProcessError):
-                slurm.run("scontrol", "update", f"jobid={job}", "StartTime=now")
+                slurm.run("scontrol", "update", f"jobid={job}", "StartTime=now+3")
 
 
 def ours(slurm: Cluster, node: str = "") -> list[psutil.Process]:
@@ -264,7 +267,6 @@ def test_a_signal_before_the_end_of_a_tasks_time_makes_a_checkpoint_and_has_it_r
     (waiting,) = [each for each in ours(slurm) if task in each.cmdline() and each.name().startswith("python")]
     waiting.send_signal(number)
     until(lambda: "Restarts=1" in slurm.run("scontrol", "show", "job", job), 60.0)
-    time.sleep(3.0)  # SLURM revokes what begins in the second of the requeue
 
     def over() -> bool:
         hasten(slurm)
