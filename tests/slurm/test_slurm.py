@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -66,14 +65,14 @@ def until(there: Callable[[], Any], timeout_s: float = 200.0) -> Any:
 
 
 def hasten(slurm: Cluster) -> None:
-    """Have requeued jobs begin soon: SLURM lets them wait for two minutes. It revokes what begins in the second of the
+    """Have requeued jobs begin: SLURM lets them wait for two minutes, and revokes what begins in the second of the
     requeue."""
-    for line in slurm.run("squeue", "-h", "--array", "-o", "%A %T %S %r").splitlines():
-        job, state, begins, reason = line.split(maxsplit=3)
-        soon = (datetime.now() + timedelta(seconds=10)).isoformat()
-        if state == "PENDING" and reason == "BeginTime" and begins > soon:
+    lines = [line.split(maxsplit=2) for line in slurm.run("squeue", "-h", "--array", "-o", "%A %T %r").splitlines()]
+    if waiting := [job for job, state, reason in lines if state == "PENDING" and reason == "BeginTime"]:
+        time.sleep(2.0)
+        for job in waiting:
             with suppress(subprocess.CalledProcessError):
-                slurm.run("scontrol", "update", f"jobid={job}", "StartTime=now+3")
+                slurm.run("scontrol", "update", f"jobid={job}", "StartTime=now")
 
 
 def ours(slurm: Cluster, node: str = "") -> list[psutil.Process]:
