@@ -79,7 +79,7 @@ class PhaseInjector:
         if fault.kind == "pause":
             self._pause(fault.value)
             return
-        self._note()
+        self._note(f"{now()!r} {os.getpid()}")
         match fault.kind:
             case "crash" | "stall" | "raise":
                 strike(fault.kind, f"the matrix of faults says so, in phase {fault.phase}")
@@ -93,8 +93,11 @@ class PhaseInjector:
             case "coordinator":
                 os.kill(int(fault.value), signal.SIGKILL)
 
-    def _note(self) -> None:
-        self._notes.write_text(f"{now()!r} {os.getpid()}")
+    def _note(self, text: str) -> None:
+        """Write the note whole: this process may be killed at any time."""
+        unseen = self._notes.with_suffix(".part")
+        unseen.write_text(text)
+        unseen.rename(self._notes)
 
     def _pause(self, seconds: float) -> None:
         """Stop this process for `seconds`; write when that began and when it ended.
@@ -104,10 +107,10 @@ class PhaseInjector:
         stands = f'state=$(ps -o stat= -p {pid}) || exit; case "$state" in *T*) break;; esac; sleep 0.01'
         helper = subprocess.Popen(["/bin/sh", "-c", f"while :; do {stands}; done; sleep {seconds}; kill -CONT {pid}"])
         began = now()
-        self._note()
+        self._note(f"{began!r} {pid}")
         os.kill(pid, signal.SIGSTOP)
         helper.wait()  # this thread may run on for a moment
-        self._notes.write_text(f"{began!r} {pid} {now()!r}")
+        self._note(f"{began!r} {pid} {now()!r}")
 
 
 def _in_backward(model: nn.Module, act: Callable[[], None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -25,12 +26,13 @@ from bench.faults.meaning import (
 )
 from bench.faults.modes import MODES, twin
 from bench.faults.moments import SLICES
-from bench.faults.process_proofs import PAUSE_S, proof
+from bench.faults.process_proofs import PAUSE_S, note_of, proof
 from bench.faults.processes import hit_by
 from ddp.backends import BACKENDS
 from ddp.core import faults
 from ddp.core.events import Alive, Merged, Progress
 from ddp.engine.modes import modes
+from ddp.engine.phase_faults import PhaseInjector
 
 
 def test_there_are_ten_kinds_eight_phases_and_four_choices_of_ranks() -> None:
@@ -129,3 +131,27 @@ def test_an_error_that_ends_a_run_without_a_coordinator_is_in_its_words(tmp_path
     cell, words = FaultCell("raise", "step", "last", "graph_sync"), "rank 1 failed: RuntimeError: so"
     assert proof(cell, [], tmp_path, (1,), "failed", words) == f"{words} (1 of 1 ranks)"
     assert proof(cell, [], tmp_path, (1,), "failed", "rank 0 failed: RuntimeError: so") == ""
+
+
+def test_a_rank_that_is_killed_while_it_writes_its_note_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by the matrix: two ranks were hit, and the run's end killed the second one between opening and writing."""
+    job = processes.job_of(FaultCell("raise", "end", "first", "nccl_sync"), 2, tmp_path)
+    injector = PhaseInjector(job, 0, lambda factor: None, lambda: None)
+
+    def torn(path: Path, text: str) -> None:
+        path.open("w").close()
+        raise SystemExit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", torn)
+        with pytest.raises(SystemExit):
+            injector.meet("end")
+    assert note_of(job.scratch, 0) is None
+    injector = PhaseInjector(job, 0, lambda factor: None, lambda: None)
+    with pytest.raises(RuntimeError, match="the matrix of faults says so"):
+        injector.meet("end")
+    note = note_of(job.scratch, 0)
+    assert note is not None
+    assert note.pid == os.getpid()
