@@ -23,6 +23,7 @@ from bench.results.analysis.explained import ExplainedRun, TimeCause, explained
 from bench.results.analysis.stream import sort
 from bench.results.recompute import header_of
 from bench.results.runfolder import EVENTS, read_records
+from bench.results.schema import MOST_RANKS
 from ddp.process.codec import Record
 
 CHROME = (".json", ".json.gz")
@@ -82,7 +83,10 @@ def records_in(folder: Path) -> tuple[RunSpec, float, list[Record]]:
         header = header_of(records)
     except ValueError as error:
         raise ValueError(f"{folder / EVENTS}: {error}") from None
-    return msgspec.convert(header.spec, RunSpec), header.launched, records[1:]
+    spec = msgspec.convert(header.spec, RunSpec)
+    if not 1 <= spec.world_size <= MOST_RANKS:
+        raise ValueError(f"{folder / EVENTS}: {spec.world_size} ranks; a run has 1 to {MOST_RANKS}")
+    return spec, header.launched, records[1:]
 
 
 def explained_run(folder: Path) -> ExplainedRun:

@@ -27,6 +27,7 @@ from bench.predict.play import PredictedCell
 from bench.predict.traces import TracedSteps, traced
 from bench.results.analysis.stream import sort
 from bench.results.analysis.training import train_seconds
+from bench.results.runfolder import EVENTS
 from bench.results.schema import MOST_RANKS
 from ddp.core.links import ALGORITHMS, Links, parse
 from ddp.core.policies import POLICIES
@@ -101,14 +102,18 @@ def predict(options: argparse.Namespace) -> Exit:
 
 
 def calibrated_run(folder: Path) -> CalibratedRun:
-    """Return the calibrated costs of a run and its samples per second. Raise ValueError."""
+    """Return the calibrated costs of a run and its samples per second. Raise ValueError, also if the run cannot be
+    played by these costs."""
     spec, launched, records = records_in(folder)
     stream = sort(records, launched)
     try:
-        calibration = calibrated(stream, spec, launched)
+        run = CalibratedRun(calibrated(stream, spec, launched), stream.figures.samples / train_seconds(stream))
+        run.scale(None)
     except ValueError as error:
         raise ValueError(f"{folder}: {error}") from None
-    return CalibratedRun(calibration, stream.figures.samples / train_seconds(stream))
+    except (ArithmeticError, AssertionError, LookupError) as error:
+        raise ValueError(f"{folder / EVENTS}: not the records of a run ({type(error).__name__}: {error})") from None
+    return run
 
 
 def _cells(
@@ -124,8 +129,8 @@ def _cells(
     steps = step_times(options.steps) if options.steps else None
     if options.heal is not None and not 0 <= options.heal < min(ranks):
         raise ValueError(f"--heal {options.heal}: ranks are 0 to {min(ranks) - 1}")
-    if options.cores is not None and options.cores < 1:
-        raise ValueError(f"--cores {options.cores}: give a number from 1 up")
+    if options.cores is not None and not 1 <= options.cores <= MOST_RANKS:
+        raise ValueError(f"--cores {options.cores}: give a number from 1 to {MOST_RANKS}")
     changes = {"speeds": speeds, "steps": steps, "healed": options.heal, "cores": options.cores}
     for cell, source in grid(sources, ranks, links, policies, **changes):
         cell = cell if options.anchor is None else anchored(cell, options.anchor)

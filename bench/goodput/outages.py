@@ -21,6 +21,8 @@ from ddp.suggest import unknown
 DAY_S = 86_400.0
 MOST_BYTES = 1 << 26
 """Most bytes of a trace; the public one has 339 KB."""
+MOST_OUTAGES = 10_000_000
+"""Most outages of a history; so many take 2 GB."""
 RATES = {"meta": 6.50, "llama3": 3.79, "bursts": 4.23}
 """Failures per 1,000 node-days. Meta's RSC-1 (Kokolis et al., HPCA 2025); Llama 3 (Dubey et al., 2024: 419 in 54 days
 on 2,048 nodes); InfiniteHBD-Trace (Shou et al., SIGCOMM 2025), whose failures are no Poisson process."""
@@ -59,7 +61,7 @@ def read_trace(path: Path, nodes: int) -> FailureTrace:
         rows = [
             (float(e["event_time"]), str(e["event_type"]), str(e["node_id"]), str(e.get("fault_type"))) for e in events
         ]
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"{path}: no trace of faults: {type(error).__name__}: {error}") from None
     if not rows or not all(math.isfinite(row[0]) and row[0] >= 0 for row in rows):
         raise ValueError(f"{path}: no trace of faults: it has no events, or times that are none")
@@ -90,8 +92,10 @@ def replayed(trace: FailureTrace, ranks: int, horizon_s: float, compress: float,
     fast.
 
     A trace that is too short repeats. If there are more ranks than nodes, further copies of the trace start at other
-    times.
+    times. Raises ValueError if there are too many.
     """
+    turns = horizon_s / DAY_S * compress / trace.days
+    _check_count(len(trace.outages) * ranks / trace.nodes * turns)
     dice, day_s, outages = Random(seed), DAY_S / compress, list[Outage]()
     names = sorted({node for node, _, _ in trace.outages})
     for copy in range(-(-ranks // trace.nodes)):
@@ -108,11 +112,12 @@ def replayed(trace: FailureTrace, ranks: int, horizon_s: float, compress: float,
 
 def drawn(name: str, ranks: int, horizon_s: float, compress: float, seed: int) -> list[Outage]:
     """Return outages at a published rate: a Poisson process over all nodes; for `bursts`, gaps that scatter more, and
-    some nodes that fail more often. Raises ValueError for an unknown name."""
+    some nodes that fail more often. Raises ValueError for an unknown name, or if there are too many."""
     if name not in RATES:
         raise ValueError(unknown("trace", name, RATES) + " (or give the path of a trace)")
     dice, day_s, outages, at = Random(seed), DAY_S / compress, list[Outage](), 0.0
     mean_s = 1000 * day_s / (RATES[name] * ranks)
+    _check_count(horizon_s / mean_s)
     sigma = math.log(REPAIR_P90_D / REPAIR_MEDIAN_D) / 1.2815515655446004
     lemons = max(1, round(LEMONS * ranks))
     while (at := at + _gap(name, mean_s, dice)) < horizon_s:
@@ -121,6 +126,13 @@ def drawn(name: str, ranks: int, horizon_s: float, compress: float, seed: int) -
         rank = dice.randrange(first, lemons if lemon else ranks)
         outages.append(Outage(at, at + day_s * dice.lognormvariate(math.log(REPAIR_MEDIAN_D), sigma), rank))
     return outages
+
+
+def _check_count(outages: float) -> None:
+    """Raise ValueError if that many outages would not fit into memory."""
+    if not outages <= MOST_OUTAGES:
+        less = "give a smaller --compress, or fewer --ranks or --hours"
+        raise ValueError(f"about {outages:,.0f} failures are more than {MOST_OUTAGES:,}: {less}")
 
 
 def _gap(name: str, mean_s: float, dice: Random) -> float:

@@ -18,7 +18,8 @@ from ddp.backends import BACKENDS, SyncKind
 from ddp.core.events import Averaged, Evaluated, Progress, Reduced, RoundClosed, Saved, Snapshot
 from ddp.core.link_costs import TO, Deliveries, meeting_s
 from ddp.core.links import Links, parse
-from ddp.core.policies import meets_every_step
+from ddp.core.policies import POLICIES, meets_every_step
+from ddp.settings import known
 
 PARTS = ("data", "forward", "backward", "optimizer")
 """Kinds of slices that make up a step."""
@@ -135,6 +136,12 @@ def _check(stream: RunRecords, spec: RunSpec) -> None:
     """Raise ValueError if a run cannot be calibrated on."""
     if spec.world_size < 2 or spec.backend is None or len(stream.ready) < spec.world_size:
         raise ValueError("it has no ranks that meet: calibrate on a run of two ranks or more of backend nccl or cpu")
+    if len(spec.speeds) not in (0, spec.world_size):
+        raise ValueError(f"it has {len(spec.speeds)} speeds of {spec.world_size} ranks: its records were changed")
+    known("backend", spec.backend, BACKENDS)
+    known("policy", str(spec.policy), POLICIES)
+    if stream.figures.samples <= 0:
+        raise ValueError("its ranks report no sample as trained: calibrate on a run that trained longer")
     if not spec.timing:
         raise ValueError("its times say nothing, as cells ran beside it: train it with timing=on")
     if stream.hidden or not BACKENDS[spec.backend].averages:

@@ -12,6 +12,7 @@ from bench.predict.evidence import CalibratedCell, own_cell
 from bench.predict.play import PredictedCell, speeds_of
 from ddp.core.links import Links
 from ddp.core.policies import POLICIES, meets_every_step
+from ddp.settings import make_policy
 
 MOST_HEALED = 4
 """Most slow ranks that are healed one at a time, the slowest first."""
@@ -52,13 +53,14 @@ def faster(links: Links, factor: float) -> Links:
 
 def anchored(cell: PredictedCell, anchor: int) -> PredictedCell:
     """Return a cell with a constant anchor: steps of the slowest rank in a window. Raises ValueError for a policy
-    without windows."""
+    without windows, and for an anchor that it refuses."""
     if meets_every_step(cell.policy):
         raise ValueError(f"policy {cell.policy} meets in every step: it has no anchor")
     fixed = {"anchor": anchor, "min_anchor": anchor, "max_anchor": anchor}
     names = {field.name for field in fields(cast(Any, POLICIES[cell.policy]))}
-    known = {name: value for name, value in fixed.items() if name in names}
-    return replace(cell, settings=tuple((dict(cell.settings) | known).items()))
+    settings = dict(cell.settings) | {name: value for name, value in fixed.items() if name in names}
+    make_policy(cell.policy, settings)
+    return replace(cell, settings=tuple(settings.items()))
 
 
 def what_if(cell: PredictedCell, calibration: Calibration) -> Iterator[tuple[str, PredictedCell]]:

@@ -113,7 +113,7 @@ def _of_chrome(path: Path) -> list[Floats]:
     try:
         content = regular_files.content(path, MOST_BYTES)
         body = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
-    except (OSError, ValueError, EOFError, zlib.error) as error:
+    except (OSError, ValueError, EOFError, zlib.error, RecursionError) as error:
         raise ValueError(f"{path}: {str(error).splitlines()[0]}") from None
     events = body.get("traceEvents", []) if isinstance(body, dict) else body
     if not isinstance(events, list):
@@ -137,12 +137,12 @@ def _seconds(event: dict[str, Any], name: str) -> bool:
     """Return whether the field `name` of an event is a finite number."""
     try:
         return math.isfinite(float(event[name]))
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return False
 
 
-def _lane(event: dict[str, Any]) -> tuple[Any, Any]:
-    return event.get("pid"), event.get("tid")
+def _lane(event: dict[str, Any]) -> tuple[str, str]:
+    return str(event.get("pid")), str(event.get("tid"))
 
 
 def _closed(marked: list[dict[str, Any]], events: list[dict[str, Any]]) -> list[dict[str, Any]]:

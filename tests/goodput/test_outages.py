@@ -67,6 +67,21 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, events: object, nodes: int,
         read_trace(written(tmp_path, events), nodes)
 
 
+@pytest.mark.parametrize("text", ["[" * 100_000, f'[{{"event_time": 1{"0" * 400}}}]'])
+def test_a_trace_that_cannot_be_decoded_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "trace.json").write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match="no trace of faults"):
+        read_trace(tmp_path / "trace.json", 5)
+
+
+def test_more_outages_than_fit_into_memory_are_refused(trace: Path) -> None:
+    with pytest.raises(ValueError, match="smaller --compress"):
+        drawn("llama3", 400, 10 * DAY_S, 1e9, 0)
+    for compress in (1e9, float("inf")):
+        with pytest.raises(ValueError, match="smaller --compress"):
+            replayed(read_trace(trace, 5), 400, 10 * DAY_S, compress, 0)
+
+
 @pytest.mark.parametrize("name", sorted(RATES))
 def test_outages_are_drawn_at_their_rate(name: str) -> None:
     ranks, days = 1000, 2000.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from bench.predict.steptimes import WARM, asleep, autocorrelation, resampled, sh
 from bench.results.analysis.stream import Slices, sort
 from bench.results.analysis.syncing import exits
 from bench.results.recompute import result
-from bench.results.runfolder import find_runs, read_records
+from bench.results.runfolder import EVENTS, find_runs, read_records
 from bench.validate.consistency import legible
 from ddp.core.events import Slice
 from ddp.core.link_costs import collective_s
@@ -234,11 +235,43 @@ def test_the_verb(
         ["--heal", "2"],
         ["--anchor", "5"],
         ["--cores", "0"],
+        ["--cores", "99999999999999999999"],
+        ["--policies", "cadence", "--anchor", "0"],
+        ["--policies", "cadence", "--anchor", "99999999999999999999"],
         ["--steps", "lognormal"],
     ],
 )
 def test_what_cannot_be_predicted_is_said(words: list[str], tmp_path: Path, made: Path) -> None:
     assert dispatch(["predict", str(made), "--output", "none", *words]) == Exit.USAGE
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "complaint"),
+    [
+        ("policy", "mine", "unknown policy 'mine'"),
+        ("backend", "mine", "unknown backend 'mine'"),
+        ("speeds", [0.5], "1 speeds of 2 ranks"),
+        ("speeds", [0, 0], "not the records of a run"),
+        ("batch_size", 0, "not the records of a run"),
+        ("world_size", 10**12, "1000000000000 ranks"),
+        (None, None, "no sample as trained"),
+    ],
+)
+def test_a_run_that_cannot_be_played_is_one_line(
+    key: str | None, value: object, complaint: str, tmp_path: Path, made: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A part that is not installed here, changed records, and a run that was killed before any report."""
+    folder = Path(shutil.copytree(made, tmp_path / "run"))
+    header, *records = [json.loads(line) for line in (folder / EVENTS).read_text().splitlines()]
+    if key is None:
+        records = [record for record in records if record["type"] != "Progress"]
+    else:
+        header["spec"][key] = value
+    (folder / EVENTS).write_text("".join(json.dumps(record) + "\n" for record in (header, *records)))
+    assert dispatch(["predict", str(folder), "--output", "none"]) == Exit.USAGE
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert complaint in error
 
 
 @pytest.fixture(scope="module")

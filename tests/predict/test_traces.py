@@ -192,6 +192,11 @@ def test_the_measured_grid_is_predicted_within_a_tenth() -> None:
         gzip.compress(
             json.dumps({"traceEvents": [{"ph": "X", "ts": n, "dur": 0, "name": "data"} for n in range(9)]}).encode()
         ),
+        gzip.compress(b"[" * 100_000),
+        gzip.compress(json.dumps({"traceEvents": [{"ph": "X", "ts": 1, "dur": 10**400, "name": "data"}]}).encode()),
+        gzip.compress(
+            json.dumps({"traceEvents": [{"ph": "X", "ts": 1, "dur": 1, "name": "data", "pid": {}}]}).encode()
+        ),
     ],
 )
 def test_a_trace_that_is_broken_is_one_error(content: bytes, tmp_path: Path) -> None:
