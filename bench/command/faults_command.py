@@ -16,6 +16,7 @@ from pathlib import Path
 
 from bench.base.exitcodes import Exit
 from bench.base.usage import UsageError, file_of, path_of, usage
+from bench.base.writing import write_text
 from bench.command.parser import Parser
 from bench.faults.meaning import KINDS, PHASES, PROCESSES, RANKS, VIRTUAL, WORLDS, FaultCell, cells, meaningless
 from bench.faults.modes import MODES
@@ -24,12 +25,16 @@ from bench.faults.page import page
 from bench.faults.store import ResultStore, body
 from bench.faults.table import lines
 from ddp.core.errors import OutOfResources
+from ddp.regular_files import content
 from ddp.suggest import unknown
 
 SIZES = {VIRTUAL: (8, 64), PROCESSES: (3,)}
 MOST = {VIRTUAL: 4096, PROCESSES: 16}
 LEAST, MOST_JOBS = 3, 64
 EVERY_WORLD = "all"
+README = "README.md"
+HEAD = ("# Faults", "", "Written by `make faults`, which plays what is left. [Heat map](faults.html)", "")
+"""Name of the table's file, and its first lines."""
 CHOICES = {"modes": tuple(MODES), "kinds": tuple(KINDS), "phases": tuple(PHASES), "ranks": RANKS}
 
 
@@ -54,10 +59,12 @@ def faults(options: argparse.Namespace) -> Exit:
         raise UsageError("nothing to play: give --matrix")
     worlds = WORLDS if options.world == EVERY_WORLD else (options.world,)
     with usage():
-        wanted, store = _wanted(options), ResultStore(options.out, options.fresh)
+        _check_report(options.report or options.out)
+        wanted = _wanted(options)
         sizes = {world: _sizes(options, world) for world in worlds}
         if not 1 <= options.jobs <= MOST_JOBS:
             raise ValueError(f"--jobs {options.jobs}: give a whole number from 1 to {MOST_JOBS}")
+        store = ResultStore(options.out, options.fresh)  # last, as `fresh` deletes
     try:
         for world in worlds:
             _play(wanted, sizes[world], world, store, options.jobs)
@@ -70,17 +77,24 @@ def _write(options: argparse.Namespace, store: ResultStore, wanted: Sequence[Fau
     """Write the table and the heat map of all results in the store."""
     results, report = sorted(store.found.values(), key=_place), options.report or options.out
     text = lines(results)
-    head = ("# Faults", "", "Written by `make faults`, which plays what is left. [Heat map](faults.html)", "")
     with usage():
         report.mkdir(parents=True, exist_ok=True)
-        (report / "README.md").write_text("\n".join([*head, *text]) + "\n", encoding="utf-8")
-        (report / "faults.html").write_text(page(results), encoding="utf-8")
+        write_text(report / README, "\n".join([*HEAD, *text]) + "\n")
+        write_text(report / "faults.html", page(results))
         if options.json is not None:
             none = {str(cell): why for cell in wanted if all(why := meaningless(cell, world) for world in worlds)}
-            content = {"cells": [body(result) for result in results], "no_meaning": none}
-            options.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+            found = {"cells": [body(result) for result in results], "no_meaning": none}
+            options.json.parent.mkdir(parents=True, exist_ok=True)
+            write_text(options.json, json.dumps(found, indent=1) + "\n")
     print("\n".join(text))
     print(report / "faults.html")
+
+
+def _check_report(folder: Path) -> None:
+    """Raise ValueError if the table would replace a file that is no such table, such as the README of a project."""
+    path = folder / README
+    if path.exists() and not content(path).startswith(HEAD[0].encode()):
+        raise ValueError(f"{path} is no table of faults and would be replaced: give another folder, --report DIR")
 
 
 def _place(result: FaultResult) -> tuple[int, int, tuple[int, ...]]:

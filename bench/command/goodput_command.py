@@ -13,6 +13,7 @@ from pathlib import Path
 from bench.base.exitcodes import Exit
 from bench.base.garbage import no_collections
 from bench.base.usage import file_of, usage
+from bench.base.writing import write_text
 from bench.command.parser import Parser
 from bench.goodput.closed_forms import daly
 from bench.goodput.outages import DAY_S, Outage, drawn, mean_gap, read_trace, replayed, with_spares
@@ -86,7 +87,7 @@ def goodput(options: argparse.Namespace) -> Exit:
     if options.json is not None:
         with usage():
             options.json.parent.mkdir(parents=True, exist_ok=True)
-            options.json.write_text(json.dumps(body(history), indent=1) + "\n", encoding="utf-8")
+            write_text(options.json, json.dumps(body(history), indent=1) + "\n")
     return Exit.OK if all(each.finished for each in replays) else Exit.INCONCLUSIVE
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bench.base.usage import UsageError, usage
-from bench.base.writing import write_text
+from bench.base.writing import is_listed, write_text
 from bench.results.lease import alive, hidden
 from bench.results.runfolder import CHECKPOINTS, CONFIG, METRICS, find_runs, finished, read_records, resumable
 from bench.results.schema import Metrics
@@ -89,6 +89,19 @@ def test_written_text_is_old_or_new(tmp_path: Path) -> None:
     write_text(path, "zwei ü")
     assert path.read_text(encoding="utf-8") == "zwei ü"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_the_system_lists_is_written_to_not_replaced() -> None:
+    """As root a file could take the place of `/dev/null`, for all processes."""
+    assert all(map(is_listed, map(Path, ("/dev/null", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"))))
+    assert not any(map(is_listed, map(Path, ("/dev/shm/a.json", "a.json", "dev/null"))))
+    reader, writer = os.pipe()
+    try:
+        write_text(Path(f"/dev/fd/{writer}"), "one")
+        assert os.read(reader, 9) == b"one"
+    finally:
+        os.close(reader)
+        os.close(writer)
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,18 @@ def test_what_cannot_be_is_refused(words: list[str], complaint: str, capsys: pyt
     assert complaint in capsys.readouterr().err
 
 
+def test_a_mistake_deletes_no_results_and_no_readme(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results, readme = tmp_path / "out" / store.FILE, tmp_path / "README.md"
+    results.parent.mkdir()
+    results.write_text("")
+    readme.write_text("# My project\n")
+    for words in (["--fresh", "--sizes", "2"], ["--fresh", "--jobs", "0"], ["--report", str(tmp_path)]):
+        assert dispatch([*FEW, "--out", str(results.parent), *words]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+        assert results.exists()
+    assert readme.read_text() == "# My project\n"
+
+
 def test_the_page_needs_nothing_else() -> None:
     cells = [FaultCell("crash", "step", ranks, "nccl_sync") for ranks in meaning.RANKS]
     text = page([FaultResult(cell, "virtual", 8, "yes", FaultOutcome.LOST, 0.1, 0.2, 3.25) for cell in cells])
