@@ -34,7 +34,7 @@ def write_bytes(path: Path, body: bytes) -> None:
 def is_listed(path: Path) -> bool:
     """Return whether `path` lies among the devices and open files of the system, such as `/dev/null` and
     `/dev/stdout`: to replace one would break it for every process."""
-    folder = path.parent.resolve()
+    folder = Path(os.path.realpath(path.parent))
     return folder in (Path("/dev"), Path("/dev/fd")) or folder.is_relative_to("/proc")
 
 

@@ -224,7 +224,7 @@ def _scheduler(folder: Path) -> str:
 
 def latest(path: Path) -> Path:
     """Return the folder of the latest sweep in a tree of runs, or `path` itself if it is a sweep. Raise UsageError."""
-    path = path.resolve()
+    path = Path(os.path.realpath(path))
     folders = [path] if (path / SWEEP).is_file() else _sweeps(path)
     if not folders:
         raise UsageError(f"{path}: no sweep was submitted from there: launch=slurm or launch=ray does")

@@ -43,6 +43,13 @@ def test_a_torn_note_of_a_sweep_is_named(tmp_path: Path, capsys: pytest.CaptureF
     assert list(under_way(str(tmp_path))) == []
 
 
+def test_a_link_to_itself_is_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    assert cli.dispatch(["status", str(tmp_path / "loop")]) == Exit.USAGE
+    assert "no sweep was submitted from there" in capsys.readouterr().err
+    assert cli.dispatch(["plan", "model=mlp", f"output={tmp_path / 'loop'}"]) == Exit.OK
+
+
 def test_names_of_folders_give_no_orders(tmp_path: Path) -> None:
     folder = tmp_path / "w2\x1b]0;x\x07\nPASS all"
     folder.mkdir()
