@@ -100,7 +100,7 @@ def nameless(override: str) -> str | None:
         return None
     value = OverridesParser.create().parse_override(override).value()
     names = value.list if isinstance(value, ChoiceSweep) else value if isinstance(value, list) else [value]
-    if not any(name is None or isinstance(name, int | float) for name in names):
+    if not any(name is None or isinstance(name, int | float | list) for name in names):
         return None
     return f"{override}: what to choose has a name; leave {key} out, or see python -m bench list"
 

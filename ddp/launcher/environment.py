@@ -14,6 +14,7 @@ from ddp.launcher.slurm_step import REMEDY, block, hides_step, in_step, job_of, 
 from ddp.launcher.variables import Environment, number, text
 
 RAY, MPI = "ray", "mpi"
+MOST_PORT = 65_535
 LOWEST_PORT, PORTS = 10_000, 20_000
 """Range of ports for rank 0, below the ephemeral ports of operating systems."""
 
@@ -164,7 +165,7 @@ def _pmix(environ: Environment) -> None:
 def _mpi(environ: Environment, rank: int, size: int, local: int, beside: int, start: str) -> Placement:
     """Return the placement of a process of mpirun, which describes its own host only. Ranks must fill host after host, or
     be assigned to hosts in turn."""
-    if beside < 1 or size % beside:
+    if beside < 1 or size < 1 or size % beside:
         raise ValueError(
             f"mpirun: {size} ranks, {beside} of them on this host: start as many on each host (mpirun --npernode {beside})"
         )
@@ -236,6 +237,8 @@ def _check(placement: Placement) -> None:
             raise ValueError(
                 f"{own.launcher}: the {name} is {value}, of {bound} {of}: were variables of another launcher kept?"
             )
+    if own.port > MOST_PORT:
+        raise ValueError(f"{own.launcher}: MASTER_PORT={own.port}: ports are 0 to {MOST_PORT}")
     if own.host_ranks > own.world_size or own.nodes > own.world_size:
         where = f"{own.host_ranks} ranks on this host, {own.nodes} hosts"
         raise ValueError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddp.launcher.hostlist import tasks_per_node
+from ddp.launcher.hostlist import MOST, tasks_per_node
 from ddp.launcher.variables import Environment, number
 
 STEP = ("SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NODELIST")
@@ -48,7 +48,10 @@ def job_of(environ: Environment) -> str:
 
 
 def tasks_by_host(environ: Environment, size: int, nodes: int) -> tuple[int, ...]:
-    """Return the number of tasks on each host of a step. If SLURM does not tell, assume that tasks are spread evenly."""
+    """Return the number of tasks on each host of a step. If SLURM does not tell, assume that tasks are spread evenly.
+    Raises ValueError."""
+    if nodes > MOST:
+        raise ValueError(f"slurm: {nodes} hosts, {MOST} are the most: were variables of another step kept?")
     text = environ.get("SLURM_STEP_TASKS_PER_NODE")
     if text is not None or not nodes:
         return tasks_per_node(text or str(size))

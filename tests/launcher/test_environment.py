@@ -142,6 +142,10 @@ def test_what_a_launcher_says(environ: dict[str, str], placement: Placement | No
         (BATCH | {"PMIX_RANK": "1"}, "PMIX_RANK=1, but no variable says of how many ranks: start them with mpirun"),
         (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "3"}, "4 ranks, 3 of them on this host: start as many on each host"),
         (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "0"}, "start as many on each host"),
+        (OPEN_MPI | {"OMPI_COMM_WORLD_SIZE": "0"}, "start as many on each host"),
+        (TORCHRUN | {"MASTER_PORT": "65536"}, "torchrun: MASTER_PORT=65536: ports are 0 to 65535"),
+        ({name: value for name, value in SRUN.items() if name != "SLURM_STEP_TASKS_PER_NODE"}
+         | {"SLURM_STEP_NUM_NODES": "9" * 20}, "99999999999999999999 hosts, 65536 are the most"),
         (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_RANK": "0"}, "rank 3 is the 0th of its host"),
         (RAY | {"LOCAL_WORLD_SIZE": "0"}, "LOCAL_WORLD_SIZE is 0: a host has at least one rank"),
         (RAY | {"RANK": "2"}, "ray: the rank is 2, of 2 ranks"),
