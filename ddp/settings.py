@@ -5,7 +5,9 @@ from __future__ import annotations
 import inspect
 import math
 import os
-from collections.abc import Collection, Iterable, Sequence
+import sys
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -80,7 +82,7 @@ def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
 def number(name: str, value: Any, least: float, most: float = math.inf, *, remedy: str = "") -> float:
     """Return `value` as a finite float from `least` to `most`; else raise ValueError that ends with `remedy`."""
     real = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not real or not math.isfinite(value) or not least <= value <= most:
+    if not real or not least <= value <= min(most, sys.float_info.max):  # of any size, as integers are
         bounds = f"of {least:g} or more" if most == math.inf else f"from {least:g} to {most:g}"
         raise ValueError(f"{name}={_shown(value)} must be a finite number {bounds}{remedy and f'; {remedy}'}")
     return float(value)
@@ -116,9 +118,10 @@ def flag(name: str, value: Any) -> bool:
 
 def listed(name: str, value: Any, example: str) -> tuple[Any, ...]:
     """Return `value` as a tuple. Raise ValueError with an example if it is no list; a string is none."""
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        raise ValueError(f"{name}={_shown(value)} must be a list, such as {example}")
-    return tuple(value)
+    with suppress(TypeError):  # a tensor without dimensions is an Iterable that raises it
+        if not isinstance(value, str):
+            return tuple(value)
+    raise ValueError(f"{name}={_shown(value)} must be a list, such as {example}")
 
 
 def function(name: str, value: Any) -> None:

@@ -145,7 +145,7 @@ class EpochOrder:
         refused = f"the sampler must give indices of {self._size} samples; for epoch {epoch} it does not"
         try:
             chosen = torch.as_tensor(indices).reshape(-1)
-        except (TypeError, ValueError) as error:  # strings, batches of unequal lengths
+        except (TypeError, ValueError, RuntimeError) as error:  # strings, batches of unequal lengths, None
             raise ValueError(f"{refused} ({error})") from error
         wrong = chosen.is_floating_point() or chosen.is_complex() or chosen.dtype == torch.bool
         if not len(chosen):

@@ -123,7 +123,8 @@ def checkpointing(
         if folder is None and value is not None:
             raise ValueError(f"{name} without checkpoint_folder: say where checkpoints are to be laid down")
     often = 1 if every is None else checks.whole("checkpoint_every", every, 1, MOST)
-    settings = Checkpointing(often, checks.known("checkpoint_unit", unit or UNITS[0], UNITS), spacing_s=0.0)
+    counted = checks.known("checkpoint_unit", UNITS[0] if unit is None else unit, UNITS)
+    settings = Checkpointing(often, counted, spacing_s=0.0)
     if callback is not None:
         checks.function("checkpoint_callback", callback)
     return None if folder is None else settings
