@@ -29,8 +29,8 @@ def crop_and_flip(padding: int) -> Augment:
 
     The images [n, c, h, w], of any type, are the first member of the batch. Source: He et al., Deep residual learning for
     image recognition, CVPR 2016, 4.2 (padding 4). Raise ValueError for a negative padding."""
-    if padding < 0:
-        raise ValueError(f"padding={padding} must be 0 or more")
+    if not isinstance(padding, int) or padding < 0:
+        raise ValueError(f"padding={padding!r} must be a whole number of 0 or more")
     return partial(_crop_and_flip, padding)
 
 

@@ -72,8 +72,8 @@ class DataLoader:
         memory_max_usage: float = Loading.memory_max_usage,
         deadline_s: float = 60.0,
     ) -> None:
-        if batch_size < 1:
-            raise ValueError(f"batch_size={batch_size} must be 1 or more")
+        if not isinstance(batch_size, int) or batch_size < 1:
+            raise ValueError(f"batch_size={batch_size!r} must be a whole number of 1 or more")
         if not 0 <= rank < world_size:
             raise ValueError(f"rank={rank} is not one of the ranks 0 to {world_size - 1}")
         if not 1 <= least <= batch_size:

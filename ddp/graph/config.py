@@ -11,7 +11,7 @@ import torch
 from ddp.core.policies import DEFAULT, EVERY_STEP, POLICIES, Policy
 from ddp.graph.devices import heterogeneous
 from ddp.graph.timed_workers import Listener
-from ddp.settings import emulated, norm_limit
+from ddp.settings import emulated, listed, make_policy, norm_limit
 
 ANCHOR = 10
 MAX_ANCHOR = 200
@@ -46,8 +46,11 @@ class DdpConfig:
     """Whether replicas run in threads. False: one after the other, with bit-identical results."""
 
     def __post_init__(self) -> None:
-        if self.max_anchor is not None and self.max_anchor < 0:
-            raise ValueError(f"max_anchor={self.max_anchor}: give 1 or more, 0 for no El Che, None to have it decided")
+        most = self.max_anchor
+        if most is not None and (not isinstance(most, int) or most < 0):
+            raise ValueError(f"max_anchor={most!r}: give 1 or more, 0 for no El Che, None to have it decided")
+        hint = None if self.speed_hint is None else listed("speed_hint", self.speed_hint, "[1.0, 0.4]")
+        make_policy(DEFAULT, {"overhead_target": self.overhead_target, "speed_hint": hint})
         norm_limit("max_grad_norm", self.max_grad_norm)
         emulated("speeds", self.speeds)
 

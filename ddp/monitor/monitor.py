@@ -25,7 +25,7 @@ from ddp.monitor.harness import ServedPage, page_maker
 from ddp.monitor.loop import LoopRun, subject_of
 from ddp.monitor.track import EVENTS, Looking, RunSubject, RunTrack
 from ddp.process.clock import now
-from ddp.settings import MOST_EPOCHS, whole
+from ddp.settings import MOST_EPOCHS, number, whole
 
 LOOK_S = 0.5
 """Seconds between two measurements of memory and processor time."""
@@ -98,14 +98,15 @@ class Monitor:
         keywords add to it. `loss`, `eval`, `eval_loss`, `lr` and `samples` have the same meaning as in `EpochMetrics`;
         other names are scalars. Does nothing for a run of a `Trainer`, which records all of this itself. Raises ValueError
         for a value that is not a number."""
-        number = whole("epoch", epoch, 0, MOST_EPOCHS)
+        place = whole("epoch", epoch, 0, MOST_EPOCHS)
         spent = seconds.total_seconds() if isinstance(seconds, timedelta) else float(seconds)
+        number("seconds", spent, 0.0)
         if self._trained:
             return
         if self._loop is None:
             self._begin_loop(None)
         assert self._loop is not None
-        self._loop.log(number, spent, _figures(metrics) | figures)
+        self._loop.log(place, spent, _figures(metrics) | figures)
 
     def finish(self) -> None:
         """Stop serving the page and delete its temporary folder; `save_html` still works."""

@@ -138,6 +138,8 @@ def wrap(
     places = [torch.device(d) for d in devices] if devices is not None else [_place(model) for model in models]
     if not models or len(models) != len(places):
         raise ValueError(f"one model for each device is needed, not {len(models)} for {len(places)}")
+    if len(set(map(id, models))) < len(models):
+        raise ValueError("a model is in the list twice: replicas are copies of it, as copy.deepcopy(model) makes them")
     for number, (model, place) in enumerate(zip(models, places, strict=True)):
         if _place(model).type != place.type:
             raise ValueError(f"model {number} is on {_place(model)}, not on {place}: move it there first")

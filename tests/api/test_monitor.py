@@ -209,6 +209,10 @@ def test_mistakes_are_one_line(tmp_path: Path, make: Make) -> None:
     assert monitor.address is None
     with pytest.raises(ValueError, match=r"log: loss is 'low'; give one number"):
         monitor.log(0, 0.1, {"loss": "low"})
+    with pytest.raises(ValueError, match="log: loss is 1000"):
+        monitor.log(0, 0.1, {"loss": 10**400})
+    with pytest.raises(ValueError, match="seconds=nan must be a finite number"):
+        monitor.log(0, float("nan"))
     with pytest.raises(ValueError, match="log takes a mapping"):
         monitor.log(0, 0.1, 3)
     with pytest.raises(ValueError, match="recorded nothing yet"):

@@ -105,6 +105,8 @@ def test_what_cannot_be_augmented_is_refused() -> None:
     draws = Draws(0, 0, torch.arange(3))
     with pytest.raises(ValueError, match="padding=-1"):
         crop_and_flip(-1)
+    with pytest.raises(ValueError, match=r"padding=1\.5"):
+        crop_and_flip(1.5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"not for a tensor of shape \[3, 4\]"):
         crop_and_flip(1)((torch.zeros(3, 4), torch.zeros(3)), draws)
     with pytest.raises(ValueError, match="returned nothing"):

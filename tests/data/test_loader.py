@@ -156,6 +156,7 @@ def test_batches_that_torch_cuts_from_a_sampler_come_in_its_order() -> None:
 def test_what_cannot_be_loaded_is_refused() -> None:
     for options, match in (
         ({"batch_size": 0}, "batch_size=0"),
+        ({"batch_size": "2"}, "batch_size='2' must be a whole number"),
         ({"batch_size": 1, "rank": 1}, "rank=1 is not one of"),
         ({"batch_size": 1, "names": ["a", "a"]}, "must all be different"),
         ({"batch_size": 2, "world_size": 2, "drop_last": True}, "3 samples make no batch of 4"),

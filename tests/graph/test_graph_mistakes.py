@@ -108,6 +108,9 @@ def test_an_optimizer_of_ones_own_is_refused_before_replicas_come_apart(passes_o
     ("config", "message"),
     [
         ({"max_anchor": -1}, "0 for no El Che"),
+        ({"max_anchor": 1.5}, "0 for no El Che"),
+        ({"overhead_target": float("nan")}, "between 0.01 and 0.5"),
+        ({"speed_hint": "fast"}, "speed_hint='fast' must be a list"),
         ({"max_grad_norm": 0.0}, "leave it out for no limit"),
         ({"speeds": (1.0, 2.0)}, "0.5 makes a rank half as fast"),
         ({"speeds": (1.0,)}, "give one for each"),

@@ -103,6 +103,7 @@ def test_wrong_use_says_what_to_do(together: Together) -> None:
             (lambda: wrap([model], ["cpu"], group=group), r"parameter 0.weight is wrapped already"),
             (lambda: wrap([net(), net()], ["cpu"], group=group), "one model for each device is needed, not 2 for 1"),
             (lambda: wrap([], [], group=group), "one model for each device"),
+            (lambda: wrap([model, model], group=group), "a model is in the list twice"),
             (lambda: wrap([net()], ["meta"], group=group), "model 0 is on cpu, not on meta: move it there first"),
             (
                 lambda: wrap([net(), net(norm=True)], group=group),
