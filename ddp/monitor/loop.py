@@ -167,7 +167,7 @@ def _number(name: str, value: Any) -> float:
     try:
         if not isinstance(value, str | bytes):
             return float(value.detach() if isinstance(value, torch.Tensor) else value)
-    except (TypeError, ValueError, OverflowError, RuntimeError):  # torch raises RuntimeError for a tensor of several elements
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last one for a tensor of several elements
         pass
     raise ValueError(f"log: {name} is {value!r:.60}; give one number, or leave it out")
 
