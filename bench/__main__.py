@@ -74,6 +74,8 @@ class _Stdout(io.TextIOWrapper):
 
 def _speak_plainly() -> None:
     """Show characters that the encoding of standard output lacks as `?`, so that every terminal gets the message."""
+    if sys.stderr is None:  # or `print` would write errors to standard output
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     own = sys.stdout
     if own is None:  # it was closed: `>&-`
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")

@@ -125,6 +125,7 @@ GROUPS = ("model", "engine", "policy", "backend", *PRESETS)
 _BY_NAME = ("recipe", "engine", "backend", *PRESETS)
 """Keys whose values are names to choose from."""
 _SEVERAL = r"Ambiguous value for argument '(.+)'|Sweep parameters '(.+)' requires"
+_NO_LIST = "is not a ListConfig, list or tuple"
 _EXPLAINED = (
     (r"Could not append to config. An item is already at '(.+)'", "{} exists already: write it without the +"),
     (r"Multiple values for (.+)\. To override", "{} is chosen already: write it without the +"),
@@ -144,7 +145,8 @@ def _composition(error: HydraException) -> str:
     if hit := re.search(r"In '(.+)': \w+ raised while composing config:\n(.+)", text):
         return f"{hit[1]}: {hit[2]}"
     if (hit := re.search(r"Error merging override (.+)", text)) and error.__cause__ is not None:
-        return f"{hit[1]}: {_no_value(hit[1]) or _first_line(error.__cause__)}"
+        first = _first_line(error.__cause__)
+        return f"{hit[1]}: {_no_value(hit[1]) or (_listed(hit[1]) if _NO_LIST in first else first)}"
     return _first_line(error)
 
 
@@ -157,6 +159,12 @@ def _no_value(override: str) -> str | None:
     named = f"{key}.name"
     meant = f"{named}={value}" if named in beneath else f"{beneath[0]}=..."
     return f"{key} has settings of its own: write {meant}, or another of them"
+
+
+def _listed(override: str) -> str:
+    """Return how to write a single value of a key that takes a list."""
+    key, _, value = override.lstrip("+~").partition("=")
+    return f"{key} is a list: write '{key}=[{value}]'"
 
 
 def _or_one(word: str | None) -> str:

@@ -55,6 +55,15 @@ def test_it_ends_quietly_with_its_code(
     assert capfd.readouterr().err == ""
 
 
+def test_errors_are_not_printed_on_the_output_if_standard_error_is_closed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    monkeypatch.setattr(sys, "argv", ["bench", "explain", "no/such/run"])
+    assert entry.main() == 2
+    assert capsys.readouterr().out == ""
+
+
 def test_signs_that_the_output_cannot_have_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     def say(arguments: list[str]) -> int:
         with usage():
