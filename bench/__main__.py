@@ -20,6 +20,8 @@ LINKS = (
     "git -c core.symlinks=true, or unpack with a tool that keeps links"
 )
 
+GONE = "bench: the current folder was deleted; go to one that exists (cd)"
+
 
 def main() -> int:
     """Run the command line; return its exit code (`bench.base.exitcodes`)."""
@@ -30,6 +32,9 @@ def main() -> int:
         try:
             if not all((Path(__file__).parent / name).is_dir() for name in ("models", "conf", "baselines")):
                 print(LINKS, file=sys.stderr)
+                return Exit.USAGE
+            if _is_gone():
+                print(GONE, file=sys.stderr)
                 return Exit.USAGE
             from bench.command.cli import JUDGING, dispatch  # Ctrl-C during the imports is Ctrl-C, too
 
@@ -47,6 +52,15 @@ def main() -> int:
                 traceback.print_exc()
                 print("bench: this is a defect of the harness, please report it", file=sys.stderr)
             return Exit.INTERNAL
+
+
+def _is_gone() -> bool:
+    """Return whether the current folder was deleted."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 class _Stdout(io.TextIOWrapper):

@@ -6,6 +6,7 @@ import errno
 import io
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -62,6 +63,17 @@ def test_errors_are_not_printed_on_the_output_if_standard_error_is_closed(
     monkeypatch.setattr(sys, "argv", ["bench", "explain", "no/such/run"])
     assert entry.main() == 2
     assert capsys.readouterr().out == ""
+
+
+def test_a_current_folder_that_was_deleted_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    monkeypatch.setattr(sys, "argv", ["bench", "status"])
+    assert entry.main() == 2
+    assert capsys.readouterr().err == entry.GONE + "\n"
 
 
 def test_signs_that_the_output_cannot_have_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
