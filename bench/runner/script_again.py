@@ -23,7 +23,7 @@ from bench.prove.tasks import refuse_unproved
 from bench.prove.whole_batch import WholeBatch, whole
 from bench.results.audit_file import AuditReport
 from bench.results.rerun_command import script_words
-from bench.results.runfolder import Run, find_runs, place, read_records
+from bench.results.runfolder import CONFIG, Run, find_runs, place, read_records
 from ddp.process.scratch import scratch
 
 AGAIN = "BENCH_AGAIN"
@@ -109,6 +109,8 @@ def _name(run: Run) -> str:
 def _start(run: Run, order: Again) -> int:
     """Run the script to its end; return its exit code. Raise ValueError if it is not the script that made the run."""
     known: dict[str, Any] = run.config["script"]
+    if not isinstance(known, dict) or not isinstance(known.get("pythonpath") or [], list):
+        raise ValueError(f"{run.path / CONFIG}: script is not what a script notes of itself")
     path, folder = known.get("path"), str(known.get("folder"))
     if not path:
         raise ValueError(f"{run.path}: it was made in an interactive session: there is no script to run again")

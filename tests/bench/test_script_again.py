@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import runpy
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -17,7 +19,7 @@ import pytest
 from bench import judge
 from bench.command import cli
 from bench.results.rerun_command import command
-from bench.results.runfolder import find_runs
+from bench.results.runfolder import CONFIG, find_runs
 from bench.runner.script import script
 from bench.runner.script_again import rerun_script
 from tests.bench.scripts import in_threads, step, trainer
@@ -108,6 +110,20 @@ def test_another_script_is_not_run(
             assert len(err.splitlines()) == 1
     finally:
         script.write_text(SCRIPT)
+
+
+@pytest.mark.parametrize("script", ["touch.py", ["touch.py"], 5, {"path": "touch.py", "pythonpath": 5}])
+def test_a_script_that_was_changed_in_the_records_is_one_line(
+    script: object, made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(made, tmp_path / made.name))
+    config = json.loads((folder / CONFIG).read_text())
+    (folder / CONFIG).write_text(json.dumps(config | {"script": script}))
+    for verb in ("audit", "prove"):
+        assert cli.dispatch([verb, str(folder)]) == 2
+        err = capsys.readouterr().err
+        assert "script is not what a script notes of itself" in err
+        assert len(err.splitlines()) == 1
 
 
 def solo(output: Path, seed: int, **more: Any) -> Any:
