@@ -18,8 +18,9 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypedDict
 
+import msgspec
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
@@ -47,6 +48,14 @@ from bench.runner.submitted_cell import STOP, SWEEP, log_file, remove_key, resul
 from ddp.engine.modes import engine_of
 from ddp.regular_files import content
 from ddp.settings import MAX_WORLD
+
+
+class SweepNote(TypedDict):
+    """Content of `sweep.json` that is relied on."""
+
+    job: str
+    cells: list[list[str]]
+    places: list[str]
 
 
 @dataclass
@@ -160,8 +169,7 @@ def about(folder: Path) -> dict[str, Any]:
         noted = json.loads(content(folder / SWEEP))
         if isinstance(noted, dict) and _scheduler(folder) in LAUNCHERS:
             noted = {"job": "", "cells": [], "places": [], "tasks": 0} | noted
-            lists = isinstance(noted["cells"], list) and isinstance(noted["places"], list)
-            if isinstance(noted["job"], str) and noted["job"] and lists:
+            if msgspec.convert(noted, SweepNote)["job"]:
                 return noted
     raise UsageError(f"{folder / SWEEP}: not what is noted of a sweep; remove {folder} if its job is over")
 

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -60,16 +59,19 @@ def _run(command: list[str], environ: dict[str, str]) -> int:
     """Return the exit code of a command, negative if an unexpected signal killed it. Passes on the signals that end
     this process; the command counts a signal sent to the whole group, such as Ctrl-C, only once."""
     signals: list[int] = []
+    child: subprocess.Popen[bytes] | None = None
 
     def tell(number: int, frame: FrameType | None) -> None:
         signals.append(number)
-        with suppress(ProcessLookupError):
-            child.send_signal(number)
+        if child is not None:
+            child.send_signal(number)  # nothing, if it has ended
 
-    child = subprocess.Popen(command, env=environ)
     heard = [number for number in ENDING if signal.getsignal(number) != signal.SIG_IGN]  # `nohup`
     before = {number: signal.signal(number, tell) for number in heard}
     try:
+        child = subprocess.Popen(command, env=environ)
+        for number in signals[:1]:  # it came before there was a command to tell
+            child.send_signal(number)
         code = child.wait()
     finally:
         for number, handler in before.items():

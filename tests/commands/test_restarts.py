@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -214,6 +215,20 @@ def test_what_is_to_end_is_not_started_again(
     finally:
         signal.signal(signal.SIGHUP, before)
     assert (tmp_path / "told").read_text() == "started "
+
+
+def test_a_signal_that_comes_before_the_command_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The supervisor ended, and the command that it had just started went on."""
+    (tmp_path / "bench.py").write_text("import time\ntime.sleep(20)\n")
+    monkeypatch.chdir(tmp_path)
+    start = subprocess.Popen
+
+    def interrupted(*words: Any, **how: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return start(*words, **how)
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    assert supervise([]) == 128 + signal.SIGTERM
 
 
 def _begun(place: Path, at: float) -> None:
