@@ -50,7 +50,13 @@ def test_a_sweep_is_found_from_inside_its_folder(
 
 @pytest.mark.parametrize(
     ("name", "about"),
-    [("somebodys", {}), (SLURM, {"job": ""}), (SLURM, {"cells": 2}), (SLURM, {"cells": [[1]]}), (SLURM, {"places": [1]})],
+    [
+        ("somebodys", {}),
+        (SLURM, {"job": ""}),
+        (SLURM, {"cells": 2}),
+        (SLURM, {"cells": [[1]]}),
+        (SLURM, {"places": [1]}),
+    ],
 )
 def test_a_folder_that_is_no_sweeps_is_refused_and_left_alone(tmp_path: Path, name: str, about: object) -> None:
     assert isinstance(about, dict)
