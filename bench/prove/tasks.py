@@ -29,6 +29,13 @@ def refuse_unproved(how: StepSettings) -> None:
             raise ValueError(f"train.{name}={value} cannot be proved: {why}; leave train.{name} out")
 
 
+def check_size(data: Source, steps: int, samples: int) -> None:
+    """Raise ValueError if `steps` steps of `samples` samples are more than the data has: a proof is of one epoch."""
+    if steps * samples > len(data):
+        need = f"{steps} steps of {samples} samples of all ranks"
+        raise ValueError(f"{need} are more than the {len(data)} of the data: give a smaller --batch, or fewer --steps")
+
+
 def least(make: Make) -> int:
     """Return the least samples of a slice for this task's model."""
     return least_samples(make().model())

@@ -170,6 +170,13 @@ def test_each_kind_of_average_is_proved_and_says_how_far_it_is_off() -> None:
     assert not any(each.failed for each in found.values())
 
 
+def test_more_samples_than_the_data_has_are_refused() -> None:
+    """A step of 120 samples of both ranks, and windows of three such steps; the data has 203."""
+    for each, steps in ((way("nccl_sync", "nccl"), 2), (way("nccl_cadence", "nccl", DEFAULT), 1)):
+        with pytest.raises(ValueError, match="more than the 203 of the data: give a smaller --batch"):
+            list(prove(dropping, [each], steps, 60))
+
+
 def test_another_rule_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine that did with buffers what another one does would be as far off as this."""
     monkeypatch.setattr(proof, "entrant", lambda backend: Entrant("nccl", "memory", replace(TORCH, flat=True), 4))
