@@ -56,9 +56,9 @@ def blamed(kind: str, name: str, module: str, *passing: type[Exception]) -> Iter
     types `passing` are raised unchanged."""
     try:
         yield
-    except (Unusable, *passing):  # type: ignore[misc]  # mypy does not support this tuple
+    except (Unusable, KeyboardInterrupt, *passing):  # type: ignore[misc]  # mypy does not support this tuple
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # `SystemExit`, or the user's own
         if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
             said = f"it is registered as module {module}, and there is none; write the file, or correct its registry"
         else:

@@ -72,6 +72,7 @@ SETTING = "from bench.models.setup import Setup\nSETUP = Setup"
 BROKEN = {  # code of a model file -> what is said of it
     f"\n{RAISES}": "own_broken.py:2: RuntimeError: no way",
     "import sys\nsys.exit()": "own_broken.py:2: SystemExit: no reason given",
+    "class Own(BaseException):\n    pass\nraise Own(1)": "own_broken.py:3: Own: 1",
     "\n\ndef build(:": "own_broken.py:3: SyntaxError: invalid syntax",
     "import flaxx": "own_broken.py:1: ModuleNotFoundError: No module named 'flaxx'",
     "from bench.models.parts import classify": "own_broken.py:1: ImportError: cannot import name 'classify'",
