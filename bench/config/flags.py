@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import NoReturn
 
 from bench.base.usage import UsageError
@@ -51,10 +52,18 @@ def read(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         raise UsageError("-m alone varies nothing: say what to vary, as in -m mode=solo,nccl_cadence seed=0,1,2")
     if options.resolve and not (options.cfg or options.help):
         raise UsageError("--resolve needs --cfg, as in --cfg job --resolve")
+    if options.shell_completion and [word in _completions() for word in options.overrides] != [True]:
+        raise UsageError("--shell-completion needs install=SHELL or uninstall=SHELL: bash, fish or zsh")
     if options.verbose and options.quiet:
         raise UsageError("only one of --verbose, --quiet at a time")
     options.verbosity = -1 if options.quiet else min(options.verbose or 0, 3) or None
     return options, [word for names in FLAGS if names[0] not in OURS for word in _words(names[0], options)]
+
+
+def _completions() -> list[str]:
+    """Return what may be done about completion. `query` is the shell's own word, with the line in a variable."""
+    verbs = ("install", "uninstall", *(("query",) if "COMP_LINE" in os.environ else ()))
+    return [f"{verb}={shell}" for verb in verbs for shell in ("bash", "fish", "zsh")]
 
 
 def _words(name: str, options: argparse.Namespace) -> list[str]:
