@@ -111,7 +111,7 @@ def announce(console: Console, arguments: list[str], verbs: tuple[str, ...]) -> 
 
 
 def _history(planned: PlannedRuns) -> list[Metrics]:
-    roots = {Path(os.path.realpath(output)) for output in (RUNS, *(spec.output for spec in planned.specs))}
+    roots = {Path(os.path.realpath(output)) for output in (str(RUNS), *(spec.output for spec in planned.specs))}
     outer = [root for root in sorted(roots) if root.is_dir() and not roots.intersection(root.parents)]
     return [run.metrics for root in outer for run in find_runs(root)[0]]
 

@@ -63,6 +63,7 @@ def test_errors_are_not_printed_on_the_output_if_standard_error_is_closed(
     monkeypatch.setattr(sys, "argv", ["bench", "explain", "no/such/run"])
     assert entry.main() == 2
     assert capsys.readouterr().out == ""
+    sys.stderr.close()
 
 
 def test_a_current_folder_that_was_deleted_is_named(
