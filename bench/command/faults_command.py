@@ -83,9 +83,9 @@ def _write(options: argparse.Namespace, store: ResultStore, wanted: Sequence[Fau
         write_text(report / "faults.html", page(results))
         if options.json is not None:
             none = {str(cell): why for cell in wanted if all(why := meaningless(cell, world) for world in worlds)}
-            found = {"cells": [body(result) for result in results], "no_meaning": none}
+            everything = {"cells": [body(result) for result in results], "no_meaning": none}
             options.json.parent.mkdir(parents=True, exist_ok=True)
-            write_text(options.json, json.dumps(found, indent=1) + "\n")
+            write_text(options.json, json.dumps(everything, indent=1) + "\n")
     print("\n".join(text))
     print(report / "faults.html")
 
