@@ -98,8 +98,13 @@ def continued(model: nn.Module, batch: Tensors) -> Tensor:
 
 def recorded(name: str, loss: Tensor, samples: int) -> Tensor:
     """Return `loss`, a mean over samples, and record it as the training metric `name`."""
-    record_sum(name, samples, torch.sum, (loss.detach() * samples).view(1))
+    record_sum(name, samples, _total, (loss.detach() * samples).view(1))
     return loss
+
+
+def _total(values: Tensor) -> Tensor:
+    """Return a sum in double precision, as the clock decides how many steps are added up at once."""
+    return values.sum(dtype=torch.float64)
 
 
 def accuracy(model: nn.Module, batch: Tensors) -> tuple[Tensor, Tensor]:

@@ -41,7 +41,7 @@ def rerun(folder: Path) -> Exit:
         word = "FAILED    " if after.status == "failed" else "DIFFERENT "
         print(f"{word} {folder}: it ended {run.metrics.status}, and {after.status} now")
         return gravest((STATUS[after.status], Exit.REGRESSION))
-    code = compare(folder, run.metrics, after)
+    code = compare(run, after)
     if code is not Exit.OK:
         for line in _surroundings(run.metrics, environment.describe(), environment.source()):
             print(f"  {line}")
@@ -73,17 +73,19 @@ def _trained_again(run: Run, output: str) -> Metrics:
     return launch(plan, Console(highlight=False)).metrics
 
 
-def compare(folder: Path, before: Metrics, after: Metrics) -> Exit:
-    """Print how two runs of one cell and seed compare; return the exit code."""
+def compare(run: Run, after: Metrics) -> Exit:
+    """Print how a run compares with another one of its cell and seed; return the exit code."""
+    folder, before = run.path, run.metrics
     differences = unlike(before, after)
     if not differences:
         digest, epochs = str(before.params_sha256)[:16], plural(len(before.epochs), "epoch")
         print(f"EQUAL      {folder}: the same bits: parameters {digest}, {epochs}")
         return Exit.OK
     print(f"DIFFERENT  {folder}: {len(differences)} of the digest, losses, metrics and counts differ; {differences[0]}")
-    if promised(before):
+    if promised(before, run.config):
         return Exit.REGRESSION
-    print(f"  mode {before.mode} does not promise equal bits: its schedule follows the speeds of the ranks")
+    why = "its schedule follows the speeds of the ranks, or a GPU adds in any order unless train.deterministic is set"
+    print(f"  mode {before.mode} does not promise equal bits: {why}")
     return Exit.INCONCLUSIVE
 
 

@@ -21,8 +21,9 @@ from bench.results.schema import Metrics, RecordSeal
 from ddp.core.run_bounds import RunEnd, RunHeader
 from ddp.process.codec import Record
 
-ROUNDING = 1e-9
-"""Relative difference that two machines may have in the same sum."""
+ROUNDING, TINY = 1e-9, 1e-12
+"""Relative difference that two machines, or versions of Python, may have in the same sum; and absolute difference, for
+what is left of larger numbers, such as the rest of fractions that sum to 1."""
 
 
 class MetricDifference(NamedTuple):
@@ -85,7 +86,7 @@ def digest(body: Mapping[str, Any]) -> str:
 
 
 def differences(recorded: Any, recomputed: Any, field: str = "", slack: float = ROUNDING) -> Iterator[MetricDifference]:
-    """Yield every field in which two results differ. `slack`: relative tolerance of numbers."""
+    """Yield every field in which two results differ. `slack`: relative tolerance of numbers; 0: none at all."""
     if isinstance(recorded, dict) and isinstance(recomputed, dict):
         for key in dict.fromkeys([*recorded, *recomputed]):
             name = f"{field}.{key}" if field else str(key)
@@ -99,5 +100,5 @@ def differences(recorded: Any, recomputed: Any, field: str = "", slack: float = 
 
 def _alike(left: Any, right: Any, slack: float) -> bool:
     if isinstance(left, float) and isinstance(right, float):
-        return math.isclose(left, right, rel_tol=slack, abs_tol=slack * slack)
+        return math.isclose(left, right, rel_tol=slack, abs_tol=TINY if slack else 0.0)
     return type(left) is type(right) and bool(left == right)

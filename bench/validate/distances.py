@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.validate.linear import SINGLE
 from bench.validate.run_records import Records
 from ddp.core.event_parts import SketchGroup
 from ddp.core.events import Averaged
@@ -28,6 +29,8 @@ CHANCE = 12.0
 """Logarithm of the odds against a wrong mean, by Chernoff's bound for a chi-squared variable."""
 ROUNDING = 0.02
 """Relative error of sums of squares in single precision."""
+FAINT = 32 * SINGLE
+"""Divergence below which a distance is hidden by the rounding of the sketches' sums, as when the learning rate is low."""
 CLEAR, UNEQUAL = 1e-3, 0.1
 """Least divergence that exceeds rounding; and relative error of the ratio of two replicas' squared distances."""
 
@@ -47,6 +50,8 @@ def amiss(known: Records, settings: Mapping[str, Any]) -> str:
             continue
         if wrong := _ratio(known.groups, event, average):
             return f"round {event.round}, rank {event.rank}: {wrong}"
+        if event.divergence < FAINT:
+            continue
         way = _apart(known.groups, before, average)
         ways.append(way)
         shown[event.round].append(float(np.square(way).sum()) / SUMS / WEIGHT / event.distance)
@@ -93,7 +98,7 @@ def _ratio(groups: Sequence[SketchGroup], event: Averaged, average: str) -> str:
     most = float(np.square(decode(average).sizes[_trained(groups)]).sum())
     squared = (event.divergence or 0.0) ** 2 * most
     distance = event.distance or 0.0
-    if not np.isfinite(most) or distance * (1 - ROUNDING) <= squared <= 4 * distance * (1 + ROUNDING):
+    if not 0.0 < most < np.inf or distance * (1 - ROUNDING) <= squared <= 4 * distance * (1 + ROUNDING):
         return ""
     low, high = np.sqrt([distance / most, 4 * distance / most])
     return f"the reported divergence is {event.divergence:.4g}, but distance over norm is {low:.4g} to {high:.4g}"

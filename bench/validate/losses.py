@@ -36,6 +36,8 @@ def first_loss(m: Metrics) -> float | None:
 
 LOSSES: dict[str, Callable[[Metrics], float | None]] = {"eval_loss": eval_loss, "train_loss": train_loss}
 """Name of a baseline's metric, which is also its check's -> function that takes it from a run."""
+MOST = 4.0
+"""Most by which a measured change is scaled up: of a metric that moved by one sample, the margin was several losses."""
 _COLUMNS: dict[str, Callable[[Epoch], float | None]] = {
     "eval_loss": lambda row: row.eval_loss,
     "train_loss": lambda row: row.train_loss,
@@ -76,7 +78,7 @@ def _body(runs: Sequence[Metrics], name: str, values: Sequence[float], floor: fl
 
 def loss_floor(runs: Sequence[Metrics], name: str, floor: float) -> tuple[float, str] | None:
     """Return (change of a loss while the metric changes by `floor`, how that was measured); None if the course does not
-    show it: the metric was never worse than at the end, or the loss not larger.
+    show it: the metric was hardly worse than at the end (`MOST`), or the loss not larger.
 
     Walks back from the last epoch, over medians of the seeds, to the first epoch that is worse by `floor`, else to the
     worst one. The change of the loss since then is scaled to `floor`.
@@ -88,7 +90,7 @@ def loss_floor(runs: Sequence[Metrics], name: str, floor: float) -> tuple[float,
     _, end, last = points[-1]
     gaps = [(row, quality - end, loss - last) for row, quality, loss in points[-2::-1]]
     chosen = next((gap for gap in gaps if gap[1] >= floor), max(gaps, key=lambda gap: gap[1], default=None))
-    if chosen is None or min(chosen[1:]) <= 0:
+    if chosen is None or chosen[2] <= 0 or MOST * chosen[1] < floor:
         return None
     epoch, gap, change = chosen
     metric = runs[0].final.eval_metric

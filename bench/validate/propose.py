@@ -171,9 +171,9 @@ def _margin(floor: float, spread: float) -> dict[str, Any]:
 
 def _resolution(evaluations: Iterable[float | None]) -> float:
     """Return the smallest difference between evaluations: one sample, for an accuracy. If all are equal, 1e-6 of the
-    value."""
+    value, which may be small: a squared error of 1e-7."""
     known = sorted({value for value in evaluations if value is not None})
-    least = 1e-6 * max(abs(known[-1]), 1.0) if known else 1e-6
+    least = 1e-6 * (max(map(abs, known), default=0.0) or 1.0)
     steps = [b - a for a, b in itertools.pairwise(known) if b - a > least]
     return min(steps, default=least)
 

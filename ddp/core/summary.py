@@ -21,7 +21,7 @@ from ddp.core.training_clock import Evaluation, TrainingClock
 
 MOST_OPEN = 64
 """Most epochs in progress, far more than a run has: beyond that, the oldest is returned incomplete."""
-RECENT = 4096
+RECENT = 1 << 16
 """Most reports and evaluations kept for later use, far more than a run needs."""
 
 

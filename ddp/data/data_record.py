@@ -46,8 +46,10 @@ class DataRecord:
         self._kept: list[tuple[Batch, Sequence[Tensor], list[int]]] = []
         """(batch, its tensors from the data set, their versions). The user's loss may write to the tensors."""
         self._samples = self._sample_bytes = 0
-        self._losses: dict[int, list[tuple[int, float | Tensor]]] = {}
-        """Epoch -> (samples, mean loss) of each step."""
+        self._losses: dict[int, float] = {}
+        """Epoch -> sum of the losses that are known."""
+        self._later: dict[int, list[tuple[int, Tensor]]] = {}
+        """Epoch -> (samples, mean loss) of each step whose loss is on a GPU, which is read later."""
         training.keep_given()
 
     def show(self, batch: Any) -> None:
@@ -79,10 +81,13 @@ class DataRecord:
             self._sample_bytes = sum(tensor.nbytes for tensor in tensors) // batch.samples + 1
 
     def add_loss(self, epoch: int, samples: int, loss: Tensor | None) -> None:
-        """Add the mean loss of a step. Losses on a GPU are read later."""
-        if loss is not None:
-            mean = loss.detach().item() if loss.device.type == "cpu" else loss.detach()
-            self._losses.setdefault(epoch, []).append((samples, mean))
+        """Add the mean loss of a step."""
+        if loss is None:
+            return
+        if loss.device.type == "cpu":
+            self._losses[epoch] = self._losses.get(epoch, 0.0) + samples * loss.detach().item()
+        else:
+            self._later.setdefault(epoch, []).append((samples, loss.detach()))
 
     def take(self) -> Iterator[_Recorded]:
         """Yield the checksums for `Trained` of each epoch since the last call, and reset them."""
@@ -99,7 +104,8 @@ class DataRecord:
 
     def _loss_sum(self, epoch: int) -> float | None:
         """Return the sum of the loss over an epoch's samples since the last call; None if it is not finite."""
-        return finite(sum(samples * float(mean) for samples, mean in self._losses.pop(epoch, ())))
+        later = sum(samples * float(mean) for samples, mean in self._later.pop(epoch, ()))
+        return finite(self._losses.pop(epoch, 0.0) + later)
 
     def sums(
         self, epoch: int, batches: Sequence[Batch], rows: Sequence[Tensor], given_labels: Sequence[Tensor] = ()

@@ -19,6 +19,8 @@ class RowRank:
     """Steps that have ended and are not reported yet; their losses may still be missing."""
     losses: deque[float] = field(default_factory=deque)
     """Losses of steps that are computed and not reported yet."""
+    loss_sums: dict[int, float] = field(default_factory=dict)
+    """Epoch -> sum of the loss over samples of computed steps, for the record; apart from reports."""
     epoch: int = -1
     """Epoch of the last step."""
     trained: list[Batch] = field(default_factory=list)
@@ -28,6 +30,11 @@ class RowRank:
     samples: int = 0
     """Steps and samples since the last contribution, which was to round `after`."""
     applied: bool = False
+
+    def note(self, batch: Batch, loss: float) -> None:
+        """Add the mean loss of a computed step."""
+        self.losses.append(loss)
+        self.loss_sums[batch.epoch] = self.loss_sums.get(batch.epoch, 0.0) + batch.samples * loss
 
     def contribute(self, round: int) -> tuple[int, int]:
         """Return (steps, samples) since the last contribution, and reset both. `round`: round of this contribution."""

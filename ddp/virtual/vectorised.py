@@ -168,7 +168,8 @@ class VectorisedRanks:
         for epoch, group in groupby(own.trained, key=lambda batch: batch.epoch):
             batches = list(group)
             rows = [hashes.popleft() for batch in batches if batch.samples and hashes]
-            sums.append(Trained(0.0, rank, *self._replica.record.sums(epoch, batches, rows)))
+            loss_sum = finite(own.loss_sums.pop(epoch, 0.0))
+            sums.append(Trained(0.0, rank, *self._replica.record.sums(epoch, batches, rows), loss_sum))
         own.trained.clear()
         return sums
 
@@ -189,13 +190,14 @@ class VectorisedRanks:
                 sizes[self._ranks[rank].begun[0].batch.samples].append(rank)
             for size, ranks in sizes.items():
                 steps = [self._ranks[rank].begun.popleft() for rank in ranks]
-                for rank, loss in zip(ranks, self._keepers.step(ranks, steps), strict=bool(size)):
-                    self._ranks[rank].losses.append(loss)
+                losses = self._keepers.step(ranks, steps)
+                for rank, step, loss in zip(ranks, steps, losses, strict=bool(size)):
+                    self._ranks[rank].note(step.batch, loss)
             waiting = [rank for rank in waiting if self._ranks[rank].begun]
 
     def _step_shared(self, steps: Mapping[int, Step]) -> dict[int, Sequence[RankEvent]]:
         for rank, loss in self._keepers.step_shared(steps).items():
-            self._ranks[rank].losses.append(loss)
+            self._ranks[rank].note(steps[rank].batch, loss)
         return {rank: self._end(rank, step) for rank, step in steps.items()}
 
     def _snapshot(self, rank: int, round: int) -> Snapshot:

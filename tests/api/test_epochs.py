@@ -73,6 +73,17 @@ def test_an_epoch_takes_time_though_a_rank_evaluates_the_one_before_late() -> No
     assert second.per_rank_throughput == (pytest.approx(40 / 0.75), 0.0)
 
 
+def test_what_a_rank_trains_while_another_evaluates_counts_for_later_however_much_it_is() -> None:
+    fold = begun()
+    for rank in (0, 1):
+        fold.add(Progress(12.0, rank, 0, 1, 8, 0.9, 8.0, 0.1))
+    fold.add(Evaluate(0, 0, 0, 1, False, "complete"))
+    for step in range(6000):
+        fold.add(Progress(13.0 + 0.02 * step, 1, 1, 1, 8, 0.01, 8.0, 0.1))
+    (row,) = fold.add(Evaluated(200.0, 0, 0, 40, 1.0, 5.0, 187.5))
+    assert (row.epoch, row.at, row.seen) == (0, 12.5, 16)
+
+
 def test_epochs_come_in_order_though_a_rank_runs_ahead() -> None:
     given = play(
         Progress(12.0, 0, 0, 1, 8, 0.9, 8.0, 0.1),

@@ -13,7 +13,7 @@ from bench.results.runfolder import find_runs
 from bench.validate.checks.idle import _epochs, _gradients, _scarce, _windows
 from bench.validate.run_records import Records
 from ddp.core.event_parts import StepSketch
-from ddp.core.events import Averaged, Progress, Ready
+from ddp.core.events import Averaged, Finished, Progress, Ready
 from tests.bench.sketched import GROUPS, put, sketch
 from tests.bench.streams import make_spec, write_run
 
@@ -133,6 +133,27 @@ def test_few_steps_prove_nothing_of_branches() -> None:
     short = replace(few, progress=few.progress[:4])
     assert "but not those of rank 0" in _gradients(few, 2)
     assert _gradients(short, 2) == ""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rate", "must"),
+    [
+        ("float32", 1e-3, True),
+        ("float32", 1e-9, False),
+        ("float32", 0.0, False),
+        ("bfloat16", 1e-3, False),
+        ("bfloat16", 0.1, True),
+    ],
+)
+def test_a_step_below_rounding_need_not_move_a_tensor(dtype: str, rate: float, must: bool) -> None:
+    """The weights of a norm layer are 1: in bfloat16 the next number is 1.0078, beyond the reach of usual rates."""
+    known, begun = records(), sketch(1.0, 1.0, 1.0, size=4.0)
+    groups = tuple(replace(group, dtype=dtype) for group in GROUPS)
+    ready = [replace(event, sketched=groups if event.sketched else (), sketch=begun) for event in known.ready]
+    finished = [Finished(99.0, rank, "", 1, 0, sketch=begun) for rank in (0, 1)]
+    progress = [replace(report, lr=rate) for report in known.progress]
+    still = replace(known, ready=ready, finished=finished, progress=progress)
+    assert _gradients(still, 2) == ("body.weight has gradients, but its final value equals its initial value" * must)
 
 
 @pytest.mark.parametrize(

@@ -140,24 +140,24 @@ def test_what_cannot_be_replayed_says_why(tmp_path: Path) -> None:
 
 def test_runs_are_compared_to_the_last_bit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one = make_metrics(make_spec("solo"))
-    assert compare(tmp_path, one, one) is Exit.OK
+    assert compare(Run(tmp_path, one), one) is Exit.OK
     rows = list(one.epochs)
-    loss = rows[1].train_loss
+    loss = rows[1].eval_loss
     assert loss is not None
-    rows[1] = rows[1].model_copy(update={"train_loss": loss * (1 + 2**-52)})
+    rows[1] = rows[1].model_copy(update={"eval_loss": loss * (1 + 2**-52)})
     other = one.model_copy(update={"epochs": rows})
-    assert compare(tmp_path, one, other) is Exit.REGRESSION
-    assert "epoch 1 train_loss" in capsys.readouterr().out
+    assert compare(Run(tmp_path, one), other) is Exit.REGRESSION
+    assert "epoch 1 eval_loss" in capsys.readouterr().out
     free = [m.model_copy(update={"mode": "nccl_async", "engine": "elche", "policy": "async"}) for m in (one, other)]
-    assert compare(tmp_path, *free) is Exit.INCONCLUSIVE
+    assert compare(Run(tmp_path, free[0]), free[1]) is Exit.INCONCLUSIVE
     assert "does not promise equal bits" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("mode", "bits"), [("solo", True), ("nccl_sync", True), ("nccl_cadence", False)])
 def test_bits_are_promised_where_no_speed_has_a_say(mode: str, bits: bool) -> None:
     run = make_metrics(make_spec(mode))
-    assert promised(run) is bits
-    assert not promised(run.model_copy(update={"engine": "graph", "world_size": 2}))
+    assert promised(run, {}) is bits
+    assert not promised(run.model_copy(update={"engine": "graph", "world_size": 2}), {})
 
 
 def test_rerun_trains_again_and_leaves_the_folder(

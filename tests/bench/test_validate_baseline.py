@@ -193,3 +193,15 @@ def test_a_crossing_is_interpolated_and_no_single_peak_makes_one() -> None:
     assert crossing([10, 20, 30, 40, 50], [0.0, 0.0, 1.0, 0.0, 0.0], 0.9) is None
     assert crossing([10, 20], [1.0, 1.0], 0.9) == 10
     assert crossing([], [], 0.9) is None
+
+
+def test_a_margin_goes_with_the_scale_of_the_metric(tmp_path: Path) -> None:
+    """Of squared errors of 1e-7, a margin of 7e-7 passed any loss below eight times as much."""
+    for seed in range(5):
+        spec = make_spec("solo", seed=seed, metric="mse", higher_is_better=False, target=None)
+        made, error = make_metrics(spec), 1e-7 * (1 + 0.01 * seed)
+        rows = [row.model_copy(update={"eval": error * (3 - n)}) for n, row in enumerate(made.epochs)]
+        final = made.final.model_copy(update={"eval": error, "best": error})
+        write_run(tmp_path / "runs", spec, made.model_copy(update={"epochs": rows, "final": final}))
+    (reference,) = write_proposals(tmp_path / "runs", tmp_path / "proposals", TODAY)
+    assert reference.metrics["quality"].margin == pytest.approx(2.5 * 0.01e-7 * 2.5**0.5)

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bench.models import MODELS, load
+from bench.results.cells import cells
+from bench.results.runfolder import find_runs
 from bench.results.schema import Epoch, Metrics
 from bench.validate import Verdict
+from bench.validate.checks import pairs
 from bench.validate.checks.pairs import SHARED
+from bench.validate.findings import Case
+from bench.validate.library import load as load_baselines
 from bench.validate.losses import loss_floor, loss_metrics
 from bench.validate.revision import accept, write_proposals
 from tests.bench.references import FIVE, TODAY, TWENTY, baselines, one, verdicts, with_eval
@@ -38,6 +45,7 @@ def course(*points: tuple[float, float]) -> list[Metrics]:
         (((0.5, 2.0), (0.96, 0.5), (0.978, 0.3), (0.98, 0.28)), 0.22 / 0.02 * 0.005),  # the first worse by 0.005
         (((0.978, 0.3), (0.98, 0.28)), 0.02 / 0.002 * 0.005),  # none is: the worst
         (((0.98, 0.3), (0.98, 0.28)), None),
+        (((0.9799, 0.9), (0.98, 0.28)), None),  # hardly worse: the margin would be 31, of a loss of 0.28
         (((0.9, 0.2), (0.98, 0.28)), None),
         (((0.98, 0.28),), None),
     ],
@@ -136,6 +144,26 @@ def test_another_processor_rounds_otherwise_and_solo_beside_is_held_to_the_round
     on("avx2", tmp_path / "beside", "nccl_sync", 1, 1.005, batch_size=16)
     on("avx2", tmp_path / "beside", "solo", 1)
     assert one(tmp_path / "beside", tmp_path / "base", "pairs").name == "FAIL"
+
+
+@pytest.mark.parametrize(
+    ("changes", "train", "name"),
+    [
+        ({}, {}, "FAIL"),
+        ({}, {"precision": "fp32"}, "FAIL"),
+        ({}, {"precision": "bf16"}, "PASS"),
+        ({"devices": ["cuda:0", "cuda:1"]}, {}, "PASS"),
+    ],
+)
+def test_coarse_roundings_move_the_losses_of_pairs_further(
+    tmp_path: Path, base: Path, changes: dict[str, Any], train: dict[str, str], name: str
+) -> None:
+    root = write(tmp_path / "runs", "nccl_sync", 1, first=1.001, batch_size=16)
+    ((run,), _) = find_runs(root)
+    (found,) = cells([replace(run, metrics=run.metrics.model_copy(update=changes), config={"train": train})])
+    verdict = pairs.check(Case(found, load_baselines(base).match(found)))
+    assert verdict is not None
+    assert verdict.name == name
 
 
 def test_the_models_whose_shares_are_the_batch_have_no_layer_that_looks_at_it() -> None:

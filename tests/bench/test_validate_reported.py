@@ -9,6 +9,9 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from bench.results.cells import cells
 from bench.results.runfolder import find_runs
@@ -31,9 +34,10 @@ NORM, APART = 3.0, 0.1
 GROUPS = tuple(SketchGroup(f"weight {number}", "parameters", 25, "float32", True) for number in range(20))
 
 
-def rounds(count: int, seed: int = 0, ways: int = 0) -> Records:
+def rounds(count: int, seed: int = 0, ways: int = 0, last: float = APART, digits: int = 53) -> Records:
     """Rounds of two ranks, whose replicas are `APART` from an average of size `NORM`, each in another direction. `ways`: in
-    one of so many, within one group."""
+    one of so many, within one group. `last`: how far they are apart in the last quarter; `digits`: bits of a value (the
+    average is rounded to a narrow type after the distances are taken)."""
     draw, known = np.random.default_rng(seed), Records(averaged=[])
     shape = (2, 500)
     weights = draw.choice([-1.0, 1.0], shape) * draw.uniform(0.5, 1.5, shape) * draw.uniform(0.5, 1.5, shape)
@@ -42,16 +46,25 @@ def rounds(count: int, seed: int = 0, ways: int = 0) -> Records:
     average *= NORM / np.linalg.norm(average)
     for number in range(count):
         step = few[number % ways] if ways else draw.normal(size=500)
-        step = step * (APART / np.linalg.norm(step))
-        for rank, own in enumerate((average + step, average - step)):
+        far = last if number >= 3 * count // 4 else APART
+        step = step * (far / np.linalg.norm(step))
+        mean = rounded(average, max(digits, 24))
+        for rank, own in enumerate(rounded(average + way, digits) for way in (step, -step)):
             before, after = (
                 encode((weights * values).reshape(2, 20, 25).sum(2).T, np.linalg.norm(values.reshape(20, 25), axis=1))
-                for values in (own, average)
+                for values in (own, rounded(mean, digits))
             )
+            square = float(np.square(own - mean).sum())
             known.averaged.append(
-                Averaged(0.0, rank, number, 5, 80, 0.1, 10, APART / NORM, 0.0, APART**2, before, after, after)
+                Averaged(0.0, rank, number, 5, 80, 0.1, 10, square**0.5 / NORM, 0.0, square, before, after, after)
             )
     return replace(known, closed=[], ready=[])
+
+
+def rounded(values: NDArray[np.float64], digits: int) -> NDArray[np.float64]:
+    """Values of so many bits."""
+    fractions, powers = np.frexp(values)
+    return np.ldexp(np.round(np.ldexp(fractions, digits)), powers - digits)
 
 
 @pytest.mark.parametrize(
@@ -73,6 +86,15 @@ def test_distances_are_those_that_sketches_show(
     found = amiss(replace(known, averaged=[replace(event, **change) for event in known.averaged]), settings)
     assert line in found
     assert bool(line) == bool(found), found
+
+
+@given(st.floats(-14.0, -1.0), st.integers(0, 99), st.sampled_from([("float64", 53), ("float32", 24), ("bfloat16", 8)]))
+def test_what_rounding_hides_of_a_distance_is_not_judged(power: float, seed: int, kind: tuple[str, int]) -> None:
+    """As the learning rate falls, replicas stay nearer to their average than sums of sketches are exact: by these they were
+    89 times as far apart."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Records, "groups", tuple(replace(group, dtype=kind[0]) for group in GROUPS))
+        assert amiss(rounds(16, seed, last=10.0**power, digits=kind[1]), {}) == ""
 
 
 @pytest.mark.parametrize("ways", [1, 2, 3])

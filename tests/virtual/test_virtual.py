@@ -116,6 +116,17 @@ def test_many_at_once_are_as_one_by_one(play: Play, cell: tuple[str, str], varia
         losses = ([event.loss_sum for event in played.of(kind)] for played in (one, many))
         assert next(losses) == pytest.approx(next(losses), rel=TOLERANCE)
     assert read(one) == read(many)
+    for played in (one, many):
+        assert lost(played, Trained) == pytest.approx(lost(played, Progress), rel=TOLERANCE)
+
+
+def lost(played: Played, kind: type[Progress] | type[Trained]) -> dict[tuple[int, int], float]:
+    """The sum of the losses of each rank in each epoch."""
+    sums = defaultdict[tuple[int, int], float](float)
+    for event in played.of(kind):
+        assert event.loss_sum is not None
+        sums[event.rank, event.epoch] += event.loss_sum
+    return dict(sums)
 
 
 def read(played: Played) -> dict[tuple[int, int], list[int]]:

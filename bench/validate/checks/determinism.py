@@ -3,13 +3,14 @@
 Equal must be the digest of the final parameters, every loss, evaluation, learning rate and scalar of the epochs, and
 all counts: steps, samples, the ledger, collectives and their bytes. `solo` promises this, and so do modes whose
 replicas are equal after every step, on one kind of machine with one version of torch. Graph mode with several ranks
-does not, as it divides batches by measured speeds. Scalars are compared up to rounding, as the clock decides how their
-sums are split.
+does not, as it divides batches by measured speeds; nor does a GPU, unless `train.deterministic` is set. Scalars and
+training losses are compared up to rounding, as the clock decides how their sums are split.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 from bench.base.number_format import plural
@@ -21,15 +22,21 @@ from bench.validate.verdict import Verdict, verdict
 from ddp.backends import is_torch_native
 from ddp.core.policies import meets_every_step
 
-ROUNDED = 1e-13
+ROUNDED = 1e-11
 """Relative difference that two sums of the same numbers may have if they are split differently."""
+SPLIT = "scalars", "train_loss"
+"""Parts of the names of such sums."""
 
 
-def promised(m: Metrics) -> bool:
-    """Return whether the bits of a run depend on nothing but its cell and seed."""
+def promised(m: Metrics, config: Mapping[str, Any]) -> bool:
+    """Return whether the bits of a run depend on nothing but its cell and seed. `config`: its resolved configuration."""
     alike = m.engine == "solo" or (meets_every_step(m.policy) and not is_torch_native(m.backend))
     if m.engine == "graph" and m.world_size > 1:
         return False  # measured speeds decide each rank's share of a batch
+    train = config.get("train")
+    strict = isinstance(train, dict) and train.get("deterministic") is True
+    if not strict and any(device.startswith("cuda") for device in m.devices):
+        return False  # PyTorch's kernels may add in any order
     return alike and not m.faults and not m.scripted_faults and not m.late
 
 
@@ -57,7 +64,7 @@ def unlike(first: Metrics, second: Metrics) -> list[str]:
 
 
 def _same(name: str, first: Any, second: Any) -> bool:
-    if "scalars" in name:
+    if any(part in name for part in SPLIT):
         return next(differences(first, second, slack=ROUNDED), None) is None
     return bool(first == second)
 
@@ -65,7 +72,7 @@ def _same(name: str, first: Any, second: Any) -> bool:
 def check(case: Case) -> Verdict | None:
     """Return FAIL if two runs that must be equal differ; None if nothing is promised, or there is no second run."""
     cell = case.cell
-    runs = [m for m in cell.ok if promised(m) and m.params_sha256]
+    runs = [m for m in cell.ok if promised(m, cell.runs[0].config) and m.params_sha256]
     alike: dict[tuple[int, str], list[Metrics]] = defaultdict(list)
     for m in runs:
         alike[m.seed, str(Fingerprint.of(m).machine)].append(m)

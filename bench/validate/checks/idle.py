@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from bench.base.number_format import plural
 from bench.results.runfolder import Run
 from bench.validate.findings import Case
-from bench.validate.linear import SAFETY, UNITS
+from bench.validate.linear import SAFETY, SINGLE, UNITS
 from bench.validate.run_records import Records
 from bench.validate.verdict import Verdict, verdict
 from ddp.core.events import Averaged, Snapshot
@@ -123,10 +123,10 @@ def _gradients(known: Records, world_size: int) -> str:
     for rank, own in enumerate(nothing):
         if trained and _lacking(own, [other for number, other in enumerate(nothing) if number != rank]):
             return f"rank {rank} reports steps, but {own.sum()} of its {len(own)} recorded gradients are zero"
-    moves = any(report.lr for report in known.progress)  # a schedule may begin at a rate of 0
+    moves = _must_move(known)
     for place, number in enumerate(trained):
         name = known.groups[number].name
-        if moves and known.still(number) and any(_notable(own, MOST)[place] for own in sizes):
+        if moves[number] and known.still(number) and any(_notable(own, MOST)[place] for own in sizes):
             return f"{name} has gradients, but its final value equals its initial value"
         lacking = [rank for rank, own in enumerate(sizes) if len(own) >= EACH and not own[:, place].any()]
         having = [
@@ -136,6 +136,23 @@ def _gradients(known: Records, world_size: int) -> str:
             count = len(sizes[lacking[0]])
             return f"rank {lacking[0]}: all of {count} gradients of {name} are zero, but not those of rank {having[0]}"
     return ""
+
+
+def _must_move(known: Records) -> NDArray[np.bool_]:
+    """Return which groups some recorded step must have changed by more than rounding: none at a rate of 0, few at a low
+    rate in bfloat16, whose unit is a 512th of a value. The length of a step is rate times gradient in SGD, and in most
+    other optimizers rate times the root of the number of elements."""
+    first = next((event.sketch for event in known.ready if event.sketch), "")
+    begun = decode(first).sizes if first else np.zeros(len(known.groups))
+    units = np.array([max(UNITS.get(group.dtype, UNITS["float32"])[0], SINGLE) for group in known.groups])
+    steps = [
+        (report.lr, step) for report in known.progress for step in report.exchanged if step.samples and not step.model
+    ]
+    if not steps:  # earlier versions recorded no gradients
+        return np.full(len(known.groups), any(report.lr for report in known.progress))
+    most = np.sqrt([group.elements for group in known.groups])
+    lengths = [rate * np.minimum(decode(step.before).sizes, most) for rate, step in steps]
+    return np.asarray(np.max(lengths, axis=0) > SAFETY * units * begun)
 
 
 def _lacking(own: NDArray[np.bool_], others: Sequence[NDArray[np.bool_]]) -> bool:
@@ -168,7 +185,8 @@ def _sizes(known: Records, rank: int, epoch: int | None = None) -> NDArray[np.fl
 
 def _windows(known: Records, world_size: int) -> str:
     """Name the rank whose replica, or one tensor of it, did not move between averages though others' did."""
-    trained = [number for number, group in enumerate(known.groups) if group.trained]
+    moves = _must_move(known)
+    trained = [number for number, group in enumerate(known.groups) if group.trained and moves[number]]
     windows_of = [_moved(known, rank) for rank in range(world_size)]
     moved = [_rows([each.way for each in own.values()], known)[:, trained] for own in windows_of]
     for rank, windows in enumerate(moved):
