@@ -3,9 +3,9 @@
     python -m benchmarks.clean_kinds [--count N] [--first K] [--jobs N] [--scripts | --commands]
 
 Run K has settings of its own. Two of three are commands, some killed behind a checkpoint and gone on with, some at another
-number of ranks or joined; each third is a user's script. What is refused says why in a line: a traceback of ours is an alarm
-too. Runs are kept under .benchmarks/kinds, and so it goes on after an interruption. `make clean-runs` has many runs of a few
-settings, this has a few of many.
+number of ranks or joined; each third is a user's script, every other of these with extreme values. What is refused says why
+in a line: a traceback of ours is an alarm too. Runs are kept under .benchmarks/kinds, and so it goes on after an
+interruption. `make clean-runs` has many runs of a few settings, this has a few of many.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ROOT = Path(__file__).parent.parent.parent
 RUNS = ROOT / ".benchmarks" / "kinds"
 NONE = RUNS / "no-baselines"
 BENCH = "-m", "bench"
-SCRIPT = Path(__file__).parent / "script.py"
+SCRIPTS = "script.py", "extremes.py"
 LIMIT_S = 300.0
 FEW_BATCHES = "REFUSED", "idle"
 """The verdict on an epoch that has fewer batches than ranks."""
@@ -68,7 +68,8 @@ class Trial:
         return outcome
 
     def _script(self) -> int:
-        return self._run(str(SCRIPT), str(self.number), str(self.folder))
+        script = Path(__file__).parent / SCRIPTS[self.number // 3 % 2]
+        return self._run(str(script), str(self.number), str(self.folder))
 
     def _command(self, settings: Settings) -> int:
         quiet = f"output={self.folder}", "report=false", "validate=false"

@@ -92,6 +92,25 @@ def test_a_window_at_rate_0_need_not_move(rate: float) -> None:
     assert wrong == ("rank 0 reports steps, but its replica did not move in 11 of 11 windows" if rate else "")
 
 
+@pytest.mark.parametrize(("rate", "still"), [(1e-8, 3), (0.1, 1), (0.1, 2)])
+def test_the_end_of_a_schedule_may_be_too_slow_to_be_seen(rate: float, still: int) -> None:
+    """A clean run failed, whose last window was one step at a millionth of the rate."""
+    known = records()
+    last = ROUNDS * (LAST + 1) - still
+    stood = {(event.rank, event.round): event.sketch_after for event in known.averaged if event.round == last - 1}
+    averaged = [
+        replace(event, sketch_before=stood[event.rank, last - 1], sketch_after=stood[event.rank, last - 1])
+        if event.round >= last
+        else event
+        for event in known.averaged
+    ]
+    progress = [replace(report, lr=rate) if (report.after or 0) >= last - 1 else report for report in known.progress]
+    wrong = _windows(replace(known, averaged=averaged, progress=progress), 2)
+    assert wrong == (
+        "rank 0 reports steps, but its replica did not move in 2 of 11 windows" * (rate == 0.1 and still == 2)
+    )
+
+
 def test_an_optimizer_may_go_by_the_rate_of_the_step_before() -> None:
     known = records(way=0.0)
     at_rate = [replace(report, lr=0.0 if report.after == -1 else 0.1) for report in known.progress]

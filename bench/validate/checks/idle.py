@@ -25,8 +25,10 @@ from ddp.core.events import Averaged, Snapshot
 from ddp.sketches import decode
 
 MOST = 0.1
-"""Fraction of a rank's rounds in which its replica may stand still though it reports steps: at the end of a schedule
-the rate may be too small to change a number in single precision."""
+"""Fraction of a rank's rounds, or number 1, in which its replica may stand still though it reports steps: at the end of a
+schedule the rate may be too small to change a number in single precision."""
+FAINT = 1e-3
+"""Rate, as a fraction of the highest, below which a window need not move: the last one may be a step at a millionth."""
 FEW = 3
 """Least number of windows to compare a tensor with that of other ranks. It must move in nearly all of their windows
 (`NEARLY`), as a sparse tensor may be unused in some."""
@@ -191,7 +193,7 @@ def _windows(known: Records, world_size: int) -> str:
     moved = [_rows([each.way for each in own.values()], known)[:, trained] for own in windows_of]
     for rank, windows in enumerate(moved):
         still = int((windows == 0).all(axis=1).sum())
-        if trained and still > MOST * len(windows):
+        if trained and still > max(MOST * len(windows), 1):
             return f"rank {rank} reports steps, but its replica did not move in {still} of {len(windows)} windows"
     for place, number in enumerate(trained):
         lacking = [rank for rank, windows in enumerate(moved) if len(windows) >= FEW and not windows[:, place].any()]
@@ -262,14 +264,15 @@ def _rows(rows: Sequence[NDArray[np.float64]], known: Records) -> NDArray[np.flo
 
 
 def _moved(known: Records, rank: int) -> dict[int, _Window]:
-    """Return round -> how far the groups moved, for each window with sketches and with steps at a rate above 0 (a
-    schedule may begin or end with a rate of 0)."""
+    """Return round -> how far the groups moved, for each window with sketches and with steps at a rate that is not faint
+    (a schedule may begin or end with a rate of 0)."""
     answers = {event.round: event for event in known.averaged if event.rank == rank and event.sketch_after}
     epochs: dict[int | None, set[int]] = defaultdict(set)
     for report in known.progress:
         if report.rank == rank:
             epochs[report.after].add(report.epoch)
-    at_rate = {report.after for report in known.progress if report.rank == rank and report.lr}
+    least = FAINT * max((report.lr for report in known.progress), default=0.0)
+    at_rate = {report.after for report in known.progress if report.rank == rank and report.lr > least}
     rested = {after for after in epochs.keys() - at_rate if after is not None}
     rested |= {after + 1 for after in rested}  # some optimizers, such as ASGD, use the rate of the step before
     units = np.array([UNITS.get(group.dtype, UNITS["float32"])[0] for group in known.groups])
