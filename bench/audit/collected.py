@@ -29,7 +29,7 @@ class Collected(Scalars):
 
     def add(self, name: str, value: Any) -> None:
         """Add one value."""
-        self._more(name, float(value), 1)
+        self._more(name, float(value.detach() if isinstance(value, Tensor) else value), 1)
 
     def add_later(self, name: str, count: int, total: Callable[..., Tensor], tensors: tuple[Tensor, ...]) -> None:
         """Add a sum over samples immediately."""

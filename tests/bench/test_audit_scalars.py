@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor, nn
 
+from bench.audit.collected import Collected, Totals
 from ddp import record_scalar
 from ddp.replica.scalars import Scalars, record_sum
 from ddp.replica.task import Task
@@ -85,3 +87,12 @@ def test_what_comes_out_otherwise_each_time_is_no_defect(tmp_path: Path, loss: C
     report = audited(*train_alone(tmp_path / "run", recorded(loss)), model="")
     assert different(report) == []
     assert report.count("equal", "step")
+
+
+def test_a_recorded_loss_makes_torch_warn_of_nothing(recwarn: pytest.WarningsRecorder) -> None:
+    """Users saw its warning after each audited run."""
+    totals: Totals = {}
+    with Collected(totals):
+        record_scalar("loss", 2.0 * torch.ones((), requires_grad=True))
+    assert totals == {"loss": (2.0, 1)}
+    assert not list(recwarn)

@@ -153,9 +153,11 @@ def test_another_processor_rounds_otherwise_and_solo_beside_is_held_to_the_round
         ({}, {"precision": "fp32"}, "FAIL"),
         ({}, {"precision": "bf16"}, "PASS"),
         ({"devices": ["cuda:0", "cuda:1"]}, {}, "PASS"),
+        ({"samples": 500 * 32 * 3}, {}, "FAIL"),
+        ({"samples": 501 * 32 * 3}, {}, "PASS"),
     ],
 )
-def test_coarse_roundings_move_the_losses_of_pairs_further(
+def test_coarse_and_amplified_roundings_move_the_losses_of_pairs_further(
     tmp_path: Path, base: Path, changes: dict[str, Any], train: dict[str, str], name: str
 ) -> None:
     root = write(tmp_path / "runs", "nccl_sync", 1, first=1.001, batch_size=16)
