@@ -31,6 +31,8 @@ from benchmarks.bugs import (
     unseen_tenth_steps,
     unseen_thirteenth,
     unseen_twelfth,
+    unseen_twentieth,
+    unseen_twentieth_results,
 )
 from benchmarks.bugs.average import AVERAGE
 from benchmarks.bugs.bug import Bug
@@ -59,6 +61,7 @@ LOTS = (
     *(unseen_fifteenth.LOT.bugs, unseen_fifteenth_results.LOT.bugs),
     *(unseen_sixteenth.LOT.bugs, unseen_sixteenth_results.LOT.bugs, unseen_eighteenth.LOT.bugs),
     *(unseen_nineteenth.LOT.bugs, unseen_nineteenth_results.LOT.bugs),
+    *(unseen_twentieth.LOT.bugs, unseen_twentieth_results.LOT.bugs),
 )
 """Those by people who had not seen the checks, and the sixth and eighth, by somebody who looked for gaps."""
 BUGS: dict[str, Bug] = {name: bug for lot in (*(family.bugs for family in LISTED), *LOTS) for name, bug in lot.items()}
