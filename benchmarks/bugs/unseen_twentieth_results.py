@@ -17,7 +17,7 @@ from benchmarks.bugs.unseen_twentieth import OWN, PIECES, REPLICA, SIXTEEN
 
 LOT = Lot()
 FIGURES = "ddp.replica.figures"
-RESTARTED = "cluster.tolerate_loss=false cluster.restart=2 checkpoint.spacing_s=0 cluster.faults=[1@150:kill]"
+RESTARTED = "cluster.restart=2 checkpoint.spacing_s=0 cluster.faults=[1@150:kill]"
 
 
 # Average
@@ -166,7 +166,7 @@ def half_a_ring(link_costs: Module) -> None:
     "record",
     "a run that was restarted says that it trained nothing again",
     "samples of a lost part that are counted after it was cut off",
-    f"mlp nccl_cadence {PIECES} {RESTARTED}",
+    f"mlp zero1 {PIECES} {RESTARTED}",
     "bench.runner.earlier_records",
 )
 def nothing_trained_again(earlier_records: Module) -> None:
