@@ -42,6 +42,8 @@ from ddp.sketches import decode
 Order = Average | Apply | Evaluate
 BETWEEN_STEPS = ("wait", "evaluate", "checkpoint")
 """Kinds of slices that lie outside of steps."""
+WORK = ("data", "forward", "backward", "optimizer")
+"""Kinds of slices that make a step."""
 Collective = tuple[int, float, float, int]
 """A rank's part in a collective: rank, begin, end, bytes."""
 
@@ -83,6 +85,9 @@ class Records:
     """Rank -> (begin, end) of its slices that lie outside of steps, in no order."""
     slowed: defaultdict[int, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
     """Rank -> (begin, end) of its slices of emulated slowness."""
+    stepped: dict[int, Floats] = field(default_factory=dict)
+    """Rank -> seconds of each step, in order: of reading, both passes and the update; only if it has slices of the same
+    number of each kind."""
     collectives: defaultdict[int, list[Collective]] = field(default_factory=lambda: defaultdict(list))
     """Number of a collective -> the parts of all ranks in it."""
     hidden: defaultdict[int, list[Collective]] = field(default_factory=lambda: defaultdict(list))
@@ -116,7 +121,7 @@ class Records:
         """Drop all measurements, as another process resumes the run."""
         for measurements in (
             *(self.slices, self.seconds, self.spans, self.rests, self.slowed, self.turned, self.memory),
-            *(self.collectives, self.hidden, self.processor),
+            *(self.collectives, self.hidden, self.processor, self.stepped),
         ):
             measurements.clear()
 
@@ -135,6 +140,11 @@ class Records:
             some = slices.where(np.isin(slices.kind, kinds_of))
             for rank, *rest in _rows(some.rank, some.start, some.stop):
                 rows[rank].append((rest[0], rest[1]))
+        for rank, order in slices.by_rank.items():
+            order = order[np.lexsort((slices.stop[order], slices.start[order]))]  # an empty step comes before the next
+            parts = [seconds[order[kinds[order] == place]] for place, name in enumerate(names) if name in WORK]
+            if len({len(each) for each in parts if len(each)}) == 1:
+                self.stepped[rank] = np.sum([each for each in parts if len(each)], axis=0)
         passes = slices.where(np.isin(slices.kind, ("data", "forward", "backward")))
         order = np.lexsort((passes.start, passes.rank))
         ranks, kinds_then = passes.rank[order], passes.kind[order]

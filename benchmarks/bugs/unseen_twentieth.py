@@ -16,6 +16,7 @@ LOT = Lot()
 REPLICA = "ddp.replica.replica"
 OWN = "benchmarks.bugs.own_plain"
 PIECES = "data.samples=3001 train.epochs=2"
+LONGER = "data.samples=3001 train.epochs=4"
 PATCHES = "data.samples=960 train.epochs=2"
 SIXTEEN = "world_size=16 cluster.speeds=[1,1,1,1,1,1,1,1,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5]"
 
@@ -153,7 +154,7 @@ def second_part_not_decayed(zero1: Module) -> None:
     "schedule",
     "a run that goes on with more ranks keeps the rate of the fewer",
     "horovod/horovod, elastic runs whose rate is not scaled anew",
-    f"mlp nccl_sync resumed:world_size=3 {PIECES} train.lr_scale_ratio=0.5",
+    f"mlp nccl_sync resumed:world_size=4 {LONGER} train.lr_scale_ratio=0.5",
     "ddp.replica.learning_rates",
     {REPLICA: interrupted},
 )

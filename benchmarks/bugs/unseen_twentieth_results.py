@@ -13,11 +13,11 @@ from typing import Any
 from benchmarks.bugs.bug import Module, after_init, wrap
 from benchmarks.bugs.unseen import Lot
 from benchmarks.bugs.unseen_fourth import interrupted
-from benchmarks.bugs.unseen_twentieth import OWN, PIECES, REPLICA, SIXTEEN
+from benchmarks.bugs.unseen_twentieth import LONGER, OWN, PIECES, REPLICA, SIXTEEN
 
 LOT = Lot()
 FIGURES = "ddp.replica.figures"
-RESTARTED = "cluster.restart=2 checkpoint.spacing_s=0 cluster.faults=[1@150:kill]"
+RESTARTED = "cluster.restart=2 checkpoint.spacing_s=0 cluster.faults=[1@150:crash]"
 
 
 # Average
@@ -38,7 +38,7 @@ def _initial_kept(replica: Module) -> None:
     "average",
     "the first outer step of a run that goes on is from the initial parameters",
     "an outer anchor that no checkpoint has",
-    f"lenet nccl_cadence resumed {PIECES} averaging.outer=nesterov",
+    f"lenet nccl_cadence resumed {LONGER} averaging.outer=nesterov",
     "ddp.backends.allreduce",
     {REPLICA: _initial_kept},
 )

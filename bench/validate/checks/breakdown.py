@@ -9,7 +9,8 @@ waiting that is booked as computing. It also asks that
 - no second is booked both as part of a step and as something else;
 - evaluations stopped the training clock for as long as their slices are;
 - all work of a rank lies between its `Ready` and its `Finished`, as the training clock does;
-- emulated slow ranks are as slow as configured, and averages over emulated links are not faster than these;
+- emulated slow ranks are as slow as configured, averages over emulated links are not faster than these, and steps in
+  virtual time last as long as they should;
 - the clock of the record agrees with another clock of the machine.
 """
 
@@ -26,6 +27,7 @@ from bench.validate.emulation import otherwise_slow
 from bench.validate.findings import UNBLOCKED, Case
 from bench.validate.run_records import BETWEEN_STEPS, Records
 from bench.validate.verdict import Verdict, verdict
+from bench.validate.virtual_steps import otherwise_timed
 from ddp.backends import is_torch_native
 from ddp.core.events import Averaged, Reduced, Snapshot
 from ddp.core.policies import meets_every_step
@@ -103,8 +105,9 @@ def _longer(run: Run, known: Records) -> str:
 
 def _unlike(run: Run, known: Records) -> str:
     """Return the first way in which the slices disagree with the ranks' reports; empty: none."""
-    if wrong := otherwise_slow(run.metrics, known, run.config) or quicker_than_links(run.metrics, known, run.config):
-        return wrong
+    for emulated in (otherwise_slow, quicker_than_links, otherwise_timed):
+        if wrong := emulated(run.metrics, known, run.config):
+            return wrong
     looks = (_lacking, _meetings, _averaging, _booked_twice, _rests_in_steps, _away, _processor)
     return _outside(known) or next((wrong for look in looks if (wrong := look(run, known))), "")
 

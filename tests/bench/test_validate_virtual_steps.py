@@ -1,0 +1,85 @@
+"""Steps in virtual time last as long as the settings say, whoever computes that time."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench.results.analysis.stream import Slices
+from bench.validate.run_records import Records
+from bench.validate.virtual_steps import DRAWN, otherwise_timed
+from ddp.core.events import Progress
+from ddp.core.measurements import Slice
+from ddp.virtual import engine
+
+SEED, BATCH, STEP_S, SIZES = 3, 16, 0.01, (16, 16, 0, 16, 5)
+"""Of a run of two ranks, and the samples of each rank's steps."""
+
+
+def series(rank: int, steps: str = "lognormal:0.5", seed: int = SEED) -> list[float]:
+    """Return the seconds of full steps that the engine gives a rank."""
+    about = {"world_size": 2, "speeds": (1.0, 0.5), "seed": seed, "batch_size": BATCH, "links": None}
+    job: Any = SimpleNamespace(**about, virtual=SimpleNamespace(step_s=STEP_S, steps=steps))
+    costs = engine.costs_of(job, SimpleNamespace(bytes=8, tested=10))  # type: ignore[arg-type]
+    return [costs.step_s(rank, number) for number in range(len(SIZES))]
+
+
+def said(full_s: list[list[float]], sizes: tuple[int, ...] = SIZES, trained: int = sum(SIZES), **more: Any) -> str:
+    """Return what is said of two ranks with these seconds of full steps."""
+    known, begin, slices = Records(), 5e4, []
+    for rank, own in enumerate(full_s):
+        known.progress.append(Progress(begin, rank, 0, len(sizes), trained, 0.0, 1.0, 0.1))
+        at = begin
+        for whole, size in zip(own, sizes, strict=True):
+            for kind, share in engine.PARTS:
+                slices.append(Slice(at, rank, kind, whole * size / BATCH * share))
+                at += slices[-1].seconds
+    slices.reverse()  # ranks' slices may be recorded in any order
+    columns = Slices.of(slices)
+    known.add_slices(columns, columns.stop - columns.start)
+    about: Any = {"engine": "virtual", "world_size": 2, "schema_version": 5, "seed": SEED, "batch_size": BATCH} | more
+    config = {"virtual": {"step_s": STEP_S, "steps": "lognormal:0.5"}, "cluster": {"speeds": [1.0, 0.5]}}
+    return otherwise_timed(SimpleNamespace(**about), known, config)  # type: ignore[arg-type]
+
+
+def test_the_engine_gives_these_times() -> None:
+    assert said([series(0), series(1)]) == ""
+    assert engine.DRAWN == DRAWN
+
+
+@pytest.mark.parametrize(
+    "full_s",
+    [
+        [series(0), [2 * each for each in series(0)]],
+        [series(0, seed=4), series(1, seed=4)],
+        [series(0), [each / 2 for each in series(1)]],
+        [series(0, "constant"), series(1, "constant")],
+    ],
+    ids=["one series for all", "another seed", "another speed", "no series"],
+)
+def test_other_times_are_named(full_s: list[list[float]]) -> None:
+    assert "of virtual time" in said(full_s)
+
+
+def test_short_batches_take_less_time() -> None:
+    """All took the time of full batches: whole numbers, and too many of them."""
+    assert "and it trained 53" in said([series(0), series(1)], (16,) * 5)
+
+
+@pytest.mark.parametrize("more", [{"engine": "elche"}, {"world_size": 1}, {"schema_version": 4}])
+def test_of_other_runs_nothing_is_said(more: dict[str, Any]) -> None:
+    assert said([series(1), series(0)], **more) == ""
+
+
+def test_draws_repeat() -> None:
+    known = Records(stepped={0: np.full(3, STEP_S)}, progress=[Progress(0.0, 0, 0, 2, 32, 0.0, 1.0, 0.1)])
+    about: Any = SimpleNamespace(engine="virtual", world_size=2, schema_version=5, seed=0, batch_size=BATCH)
+    config: dict[str, Any] = {"virtual": {"step_s": STEP_S, "steps": "constant"}, "cluster": {}}
+    assert otherwise_timed(about, known, config) == "", "of three timings for two reported steps nothing is said"
+    known.stepped[0] = np.full(2, STEP_S)
+    assert otherwise_timed(about, known, config) == ""
+    known.stepped[0] = np.full(2, STEP_S / 2)
+    assert "its 2 steps that of 16, and it trained 32" in otherwise_timed(about, known, config)
