@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from bench.results.analysis.stream import Slices
+from bench.validate.checks import breakdown
 from bench.validate.run_records import Records
 from bench.validate.virtual_steps import DRAWN, otherwise_timed
-from ddp.core.events import Progress
+from ddp.core.events import Progress, Ready
 from ddp.core.measurements import Slice
 from ddp.virtual import engine
 
@@ -83,3 +84,19 @@ def test_draws_repeat() -> None:
     assert otherwise_timed(about, known, config) == ""
     known.stepped[0] = np.full(2, STEP_S / 2)
     assert "its 2 steps that of 16, and it trained 32" in otherwise_timed(about, known, config)
+
+
+@pytest.mark.parametrize(
+    ("engine_name", "links", "twice"),
+    [("virtual", ["4ms/100mbit"], False), ("virtual", None, True), ("elche", ["ib"], True)],
+)
+def test_over_links_in_virtual_time_a_report_comes_late(engine_name: str, links: list[str] | None, twice: bool) -> None:
+    """It trains until 1.0, reports after 0.5, 0.6 and 1.0, and waits until 2.0; a report comes 0.4 later."""
+    known = Records(
+        ready=[Ready(0.0, 0, 32, 8, "", "cpu", "memory")],
+        progress=[Progress(at, 0, 0, 2, 32, busy, 1.0, 0.1) for at, busy in ((0.9, 0.5), (1.0, 0.1), (1.4, 0.4))],
+    )
+    known.rests[0].append((1.0, 2.0))
+    metrics = SimpleNamespace(engine=engine_name, time_s=SimpleNamespace(rank_wall=[2.0]))
+    run: Any = SimpleNamespace(metrics=metrics, config={"cluster": {"links": links}})
+    assert bool(breakdown._rests_in_steps(run, known)) is twice
