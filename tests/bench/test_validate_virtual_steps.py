@@ -24,7 +24,7 @@ def series(rank: int, steps: str = "lognormal:0.5", seed: int = SEED) -> list[fl
     """Return the seconds of full steps that the engine gives a rank."""
     about = {"world_size": 2, "speeds": (1.0, 0.5), "seed": seed, "batch_size": BATCH, "links": None}
     job: Any = SimpleNamespace(**about, virtual=SimpleNamespace(step_s=STEP_S, steps=steps))
-    costs = engine.costs_of(job, SimpleNamespace(bytes=8, tested=10))  # type: ignore[arg-type]
+    costs = engine.costs_of(job, SimpleNamespace(bytes=8, tested=10))
     return [costs.step_s(rank, number) for number in range(len(SIZES))]
 
 
@@ -100,3 +100,12 @@ def test_over_links_in_virtual_time_a_report_comes_late(engine_name: str, links:
     metrics = SimpleNamespace(engine=engine_name, time_s=SimpleNamespace(rank_wall=[2.0]))
     run: Any = SimpleNamespace(metrics=metrics, config={"cluster": {"links": links}})
     assert bool(breakdown._rests_in_steps(run, known)) is twice
+
+
+@pytest.mark.parametrize("ranks", [engine.MOST, engine.MOST + 1])
+def test_of_many_ranks_a_step_has_two_slices(ranks: int) -> None:
+    known = Records(progress=[Progress(1.0, 0, 0, 2, 32, 1.0, 1.0, 0.1)])
+    known.slices.update({(0, kind): 2 for kind, _ in engine.FEW})
+    about = {"engine": "virtual", "world_size": ranks, "batch_size": BATCH, "backend": "cpu", "policy": "sync"}
+    run: Any = SimpleNamespace(metrics=SimpleNamespace(**about))
+    assert bool(breakdown._lacking(run, known)) is (ranks == engine.MOST)
