@@ -25,6 +25,8 @@ from bench.command.cell_plan import resolve, this_machine
 from bench.config.compose import compose
 from bench.config.composed import typed
 from bench.config.config import Config
+from bench.config.config_checks import dashboard_port
+from bench.config.objective import check as check_objective
 from bench.config.spec import RunSpec
 from bench.config.user_parts import settled
 from bench.results.runfolder import find_runs, finished
@@ -68,6 +70,8 @@ class PlannedRuns:
         """Note one run; Hydra calls this."""
         try:
             config = settled(typed(composed))
+            check_objective(config.objective, config.timing)
+            dashboard_port(config.dashboard)
             if config.resume is not None:
                 why = "a run that is gone on with is as it was begun; leave out plan"
                 raise ValueError(f"resume={config.resume}: {why}")

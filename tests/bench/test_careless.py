@@ -50,6 +50,12 @@ def test_a_link_to_itself_is_no_folder(tmp_path: Path, capsys: pytest.CaptureFix
     assert cli.dispatch(["plan", "model=mlp", f"output={tmp_path / 'loop'}"]) == Exit.OK
 
 
+@pytest.mark.parametrize("word", ["objective=speed", "dashboard=99999"])
+def test_a_plan_refuses_what_the_command_refuses(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.dispatch(["plan", "model=mlp", word]) == Exit.USAGE
+    assert f"impossible: {'unknown objective' if word[0] == 'o' else word}" in capsys.readouterr().out
+
+
 def test_names_of_folders_give_no_orders(tmp_path: Path) -> None:
     folder = tmp_path / "w2\x1b]0;x\x07\nPASS all"
     folder.mkdir()
