@@ -44,6 +44,7 @@ OWN = {
     ("report/html.py", "read_text"): "assets of the package",
     ("results/planned.py", "OmegaConf.load"): "conf/",
     ("base/console.py", "os.open"): "the null device",
+    ("base/writing.py", "open"): "a device, to append to",
     ("config/compose.py", "read_text"): "what a searching sweeper left in the command's own folder",
     ("config/key_docs.py", "read_text"): "sources of the package",
     ("faults/processes.py", "read_text"): "what a process of this command left in its own folder",
