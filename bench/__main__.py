@@ -19,7 +19,6 @@ LINKS = (
     "bench: bench/models, bench/conf and bench/baselines are links to folders, and have become files here: clone with "
     "git -c core.symlinks=true, or unpack with a tool that keeps links"
 )
-
 GONE = "bench: the current folder was deleted; go to one that exists (cd)"
 
 
@@ -86,13 +85,17 @@ class _Stdout(io.TextIOWrapper):
         return length
 
 
+def _nowhere() -> io.TextIOWrapper:
+    return os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+
+
 def _speak_plainly() -> None:
     """Show characters that the encoding of standard output lacks as `?`, so that every terminal gets the message."""
     if sys.stderr is None:  # or `print` would write errors to standard output
-        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+        sys.stderr = _nowhere()
     own = sys.stdout
     if own is None:  # it was closed: `>&-`
-        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+        sys.stdout = _nowhere()
     elif isinstance(own, io.TextIOWrapper):
         with suppress(OSError):  # it was opened on something else than is beneath it now
             sys.stdout = _Stdout(

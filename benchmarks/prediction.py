@@ -58,7 +58,7 @@ FULL = TruthGrid(
     (3, 4, 8),
 )
 EPOCHS = 5
-"""Of one epoch, a second or two, runs of one cell differed by up to 40 %: their mean was no truth to hold 5 % against."""
+"""Epochs of a run. Of one epoch, a second or two, runs of one cell differed by up to 40 %, too much to hold 5 % against."""
 REPORT = Path(__file__).resolve().parents[1] / "reports" / "prediction" / "truth.md"
 
 

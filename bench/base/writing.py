@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 from pathlib import Path
+from typing import Any
 
 
 def write_text(path: Path, text: str) -> None:
     """Write `text` (UTF-8) atomically. Raises OSError."""
     write_bytes(path, text.encode("utf-8"))
+
+
+def write_json(path: Path, body: Any) -> None:
+    """Write `body` as indented JSON atomically, and create the folder. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, json.dumps(body, indent=1) + "\n")
 
 
 def write_bytes(path: Path, body: bytes) -> None:

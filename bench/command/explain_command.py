@@ -4,7 +4,6 @@ cause."""
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +13,7 @@ import msgspec
 from bench.base.exitcodes import Exit
 from bench.base.number_format import rate
 from bench.base.usage import UsageError, file_of, path_of, usage
-from bench.base.writing import write_text
+from bench.base.writing import write_json
 from bench.command.parser import Parser
 from bench.config.spec import RunSpec
 from bench.predict.pipeline_trace import Whatif, whatif
@@ -54,8 +53,7 @@ def explain(options: argparse.Namespace) -> Exit:
             run = explained_run(options.path)
             print("\n".join(table(run)))
         if file is not None:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_text(file, json.dumps(asdict(run), indent=1) + "\n")
+            write_json(file, asdict(run))
     return Exit.OK
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import sys
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -16,7 +15,7 @@ from pathlib import Path
 
 from bench.base.exitcodes import Exit
 from bench.base.usage import UsageError, file_of, path_of, usage
-from bench.base.writing import write_text
+from bench.base.writing import write_json, write_text
 from bench.command.parser import Parser
 from bench.faults.meaning import KINDS, PHASES, PROCESSES, RANKS, VIRTUAL, WORLDS, FaultCell, cells, meaningless
 from bench.faults.modes import MODES
@@ -83,9 +82,7 @@ def _write(options: argparse.Namespace, store: ResultStore, wanted: Sequence[Fau
         write_text(report / "faults.html", page(results))
         if options.json is not None:
             none = {str(cell): why for cell in wanted if all(why := meaningless(cell, world) for world in worlds)}
-            everything = {"cells": [body(result) for result in results], "no_meaning": none}
-            options.json.parent.mkdir(parents=True, exist_ok=True)
-            write_text(options.json, json.dumps(everything, indent=1) + "\n")
+            write_json(options.json, {"cells": [body(result) for result in results], "no_meaning": none})
     print("\n".join(text))
     print(report / "faults.html")
 

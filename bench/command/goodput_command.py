@@ -4,7 +4,6 @@ them."""
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
@@ -13,7 +12,7 @@ from pathlib import Path
 from bench.base.exitcodes import Exit
 from bench.base.garbage import no_collections
 from bench.base.usage import file_of, usage
-from bench.base.writing import write_text
+from bench.base.writing import write_json
 from bench.command.parser import Parser
 from bench.goodput.closed_forms import daly
 from bench.goodput.outages import DAY_S, Outage, drawn, mean_gap, read_trace, replayed, with_spares
@@ -86,8 +85,7 @@ def goodput(options: argparse.Namespace) -> Exit:
     print("\n".join(lines(history)))
     if options.json is not None:
         with usage():
-            options.json.parent.mkdir(parents=True, exist_ok=True)
-            write_text(options.json, json.dumps(body(history), indent=1) + "\n")
+            write_json(options.json, body(history))
     return Exit.OK if all(each.finished for each in replays) else Exit.INCONCLUSIVE
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
@@ -13,7 +12,7 @@ from bench.base.exitcodes import Exit
 from bench.base.garbage import no_collections
 from bench.base.number_format import metric, rate
 from bench.base.usage import file_of, path_of, usage
-from bench.base.writing import write_text
+from bench.base.writing import write_json
 from bench.command.explain_command import CHROME, records_in
 from bench.command.parser import Parser
 from bench.predict.calibration import Calibration, calibrated
@@ -96,8 +95,7 @@ def predict(options: argparse.Namespace) -> Exit:
                 for run in source.runs
             ]
             body = {"level": LEVEL, "calibrated": calibrations, "predictions": [asdict(each) for each in predictions]}
-            options.json.parent.mkdir(parents=True, exist_ok=True)
-            write_text(options.json, json.dumps(body, indent=1) + "\n")
+            write_json(options.json, body)
     return Exit.OK
 
 

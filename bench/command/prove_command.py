@@ -4,7 +4,6 @@ JSON."""
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from tabulate import tabulate
 
 from bench.base.exitcodes import Exit
 from bench.base.usage import UsageError, file_of, reason, usage
-from bench.base.writing import write_text
+from bench.base.writing import write_json
 from bench.config.compose import compose
 from bench.config.composed import typed
 from bench.config.config import Config
@@ -167,8 +166,7 @@ def _write(options: argparse.Namespace, proofs: list[tuple[str, Proof]], wholes:
         "whole_batch": [{"model": model, **asdict(whole)} for model, whole in wholes],
     }
     try:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        write_text(options.json, json.dumps(body, indent=1) + "\n")
+        write_json(options.json, body)
     except OSError as error:
         raise UsageError(f"{options.json} cannot be written: {reason(error)}") from error
 

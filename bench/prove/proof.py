@@ -21,7 +21,7 @@ from bench.prove.entrants import Entrant, ProofEntry, entrant, fingerprint
 from bench.prove.oracle import OracleCourse, OracleStep, PlainTrainer, State, replay
 from bench.prove.ranks import CourseResult
 from bench.prove.tasks import Make, check_size, double, gradient, least, plain
-from bench.prove.windows import replay_windows
+from bench.prove.windows import STRIDE, replay_windows
 from ddp.backends import BACKENDS, SyncKind
 from ddp.core.policies import Policy
 from ddp.core.step_settings import PLAIN, StepSettings
@@ -132,7 +132,7 @@ class Trial:
 def _trial(way: Way, course: OracleCourse) -> Trial:
     who, spec = entrant(way.backend or ""), BACKENDS.get(way.backend or "")
     windows = spec is not None and not (SyncKind.STEP in spec.sync and way.policy.every_step)
-    check_size(course.task().train_data(), course.steps * (3 if windows else 1), course.batch * course.world_size)
+    check_size(course.task().train_data(), course.steps * (STRIDE if windows else 1), course.batch * course.world_size)
     if spec is None or (way.ranks <= who.exact and not (windows and SyncKind.SNAPSHOT in spec.sync)):
         return Trial(way, who, course, windows, 0.0, "float32")
     if course.how.half:

@@ -23,21 +23,27 @@ from ddp.core.commands import Average, Join, Reduce
 from ddp.core.spans import Batch
 from ddp.engine.loop import TrainingLoop
 
+STRIDE = 3
+"""Batches of the data that a rank's window may use, with the one `beyond` it."""
 DEADLINE_S = 120.0
 """Seconds that ranks wait for each other."""
 
 
 def window(course: OracleCourse, number: int, rank: int) -> list[Batch]:
     """Return the batches that a rank trains before an average: one or two, so that neighbouring ranks differ."""
-    most = 3 * course.world_size
-    start = (number * most + 3 * rank) * course.batch
+    start = _first(course, number, rank)
     count = 1 + (number + rank) % 2
     return [_batch(start + k * course.batch, course.batch) for k in range(count)]
 
 
 def beyond(course: OracleCourse, number: int, rank: int) -> Batch:
     """Return the batch that a rank trains while the average of a window is computed."""
-    return _batch((number * 3 * course.world_size + 3 * rank + 2) * course.batch, course.batch)
+    return _batch(_first(course, number, rank) + (STRIDE - 1) * course.batch, course.batch)
+
+
+def _first(course: OracleCourse, number: int, rank: int) -> int:
+    """Return the first position of a rank's window."""
+    return STRIDE * (number * course.world_size + rank) * course.batch
 
 
 def _batch(start: int, samples: int) -> Batch:

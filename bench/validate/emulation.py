@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any
 
 from bench.results.schema import Metrics
-from bench.validate.run_records import Records
+from bench.validate.run_records import WORK, Records
 from bench.validate.scripted_slowness import CLOCK, IN_PASSES, LEAST, MOST, other_than_scripted
 from ddp.backends import is_torch_native
 from ddp.core.faults import parse
@@ -22,7 +22,6 @@ STEPS = 256
 """Least number of a rank's steps to judge it. The first step is not slowed down and takes a hundred times as long."""
 KEPT = 5
 """First version of results in which a rank on a busy machine is as slow as configured."""
-WORK = ("data", "forward", "backward", "optimizer")
 
 
 def otherwise_slow(m: Metrics, known: Records, config: dict[str, Any]) -> str:

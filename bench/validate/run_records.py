@@ -145,7 +145,7 @@ class Records:
             parts = [seconds[order[kinds[order] == place]] for place, name in enumerate(names) if name in WORK]
             if len({len(each) for each in parts if len(each)}) == 1:
                 self.stepped[rank] = np.sum([each for each in parts if len(each)], axis=0)
-        passes = slices.where(np.isin(slices.kind, ("data", "forward", "backward")))
+        passes = slices.where(np.isin(slices.kind, WORK[:3]))
         order = np.lexsort((passes.start, passes.rank))
         ranks, kinds_then = passes.rank[order], passes.kind[order]
         first = (ranks[1:] == ranks[:-1]) & (kinds_then[:-1] == "data") & (kinds_then[1:] == "backward")

@@ -1,4 +1,4 @@
-"""In virtual time a step lasts as long as its samples, its rank's speed and its own draw say. Pure.
+"""Checks that a step in virtual time lasts as long as its samples, its rank's speed and its own draw say. Pure.
 
 The time of each step, divided by that of a full batch, gives whole samples, which add up to those that the rank trained. So
 a draw, a speed or a batch of another step or rank shows.

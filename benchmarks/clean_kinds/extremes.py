@@ -1,4 +1,4 @@
-"""A user's script with extreme values: `extremes.py NUMBER FOLDER` draws scale, type, loss, rate and sizes, and trains.
+"""Trains as a user's script with extreme values: `extremes.py NUMBER FOLDER` draws scale, type, loss, rate and sizes.
 
 Nothing is wrong with such a run: features of 1e9 that cancel, losses that are negative, huge or cross zero, parameters in
 double precision or bfloat16, rates too low to move a number, one sample left over, one test sample.

@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import urlparse
 
 from ddp.comm.transports.base import ExchangeBroken
+from ddp.process.scratch import write_whole
 from ddp.replica.task import Job
 
 HEARTBEAT_MS = 1000
@@ -31,9 +32,7 @@ def serving(job: Job) -> Iterator[None]:
     waits = {"join_timeout_ms": int(1000 * job.deadline_s), "heartbeat_timeout_ms": HEARTBEAT_MS}
     server = LighthouseServer(bind=f"{HOST}:0", min_replicas=1, quorum_tick_ms=TICK_MS, **waits)
     try:
-        unseen = job.scratch / ".lighthouse"
-        unseen.write_text(f"http://{HOST}:{urlparse(server.address()).port}", encoding="utf-8")
-        unseen.rename(_file(job.scratch))
+        write_whole(_file(job.scratch), f"http://{HOST}:{urlparse(server.address()).port}")
         yield
     finally:
         server.shutdown()

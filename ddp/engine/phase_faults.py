@@ -20,6 +20,7 @@ from ddp.core.worker import Action, Step
 from ddp.engine.fault_injector import strike
 from ddp.engine.loop import TrainingLoop
 from ddp.process.clock import now
+from ddp.process.scratch import write_whole
 from ddp.replica.task import Job
 
 SETTLED = 3
@@ -79,7 +80,7 @@ class PhaseInjector:
         if fault.kind == "pause":
             self._pause(fault.value)
             return
-        self._note(f"{now()!r} {os.getpid()}")
+        write_whole(self._notes, f"{now()!r} {os.getpid()}")
         match fault.kind:
             case "crash" | "stall" | "raise":
                 strike(fault.kind, f"the matrix of faults says so, in phase {fault.phase}")
@@ -93,12 +94,6 @@ class PhaseInjector:
             case "coordinator":
                 os.kill(int(fault.value), signal.SIGKILL)
 
-    def _note(self, text: str) -> None:
-        """Write the note whole: this process may be killed at any time."""
-        unseen = self._notes.with_suffix(".part")
-        unseen.write_text(text)
-        unseen.rename(self._notes)
-
     def _pause(self, seconds: float) -> None:
         """Stop this process for `seconds`; write when that began and when it ended.
 
@@ -107,10 +102,10 @@ class PhaseInjector:
         stands = f'state=$(ps -o stat= -p {pid}) || exit; case "$state" in *T*) break;; esac; sleep 0.01'
         helper = subprocess.Popen(["/bin/sh", "-c", f"while :; do {stands}; done; sleep {seconds}; kill -CONT {pid}"])
         began = now()
-        self._note(f"{began!r} {pid}")
+        write_whole(self._notes, f"{began!r} {pid}")
         os.kill(pid, signal.SIGSTOP)
         helper.wait()  # this thread may run on for a moment
-        self._note(f"{began!r} {pid} {now()!r}")
+        write_whole(self._notes, f"{began!r} {pid} {now()!r}")
 
 
 def _in_backward(model: nn.Module, act: Callable[[], None]) -> None:

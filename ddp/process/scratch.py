@@ -20,6 +20,13 @@ OWNER = ".owner"
 processes."""
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Write a file of the folder so that others see all of it or nothing, even if this process is killed meanwhile."""
+    unseen = path.with_name(f".{path.name}.{os.getpid()}")
+    unseen.write_text(text, encoding="utf-8")
+    unseen.rename(path)
+
+
 @contextmanager
 def scratch(more: int = 0) -> Iterator[Path]:
     """Create a folder with room for `more` bytes beyond the usual, in memory if that fits. Raises OutOfResources."""

@@ -37,11 +37,12 @@ def solo() -> Metrics:
     return make_metrics(make_spec("solo"))
 
 
+RUN: Any = None
 LOSSES = st.lists(st.floats(1e-2, 1e3), min_size=1, max_size=60)
 
 
 def mean(losses: Sequence[float], ends: Sequence[int]) -> float:
-    """The mean loss of an epoch whose reports end at these steps, of 7 samples each."""
+    """Return the mean loss of an epoch whose reports end at these steps, of 7 samples each."""
     found = Mean()
     for first, last in pairwise([0, *sorted(ends), len(losses)]):
         found.add(sum(7 * loss for loss in losses[first:last]), 7 * (last - first))
@@ -162,7 +163,7 @@ def test_large_values_that_cancel_may_be_rounded_in_another_order(
 ) -> None:
     """Hashes show that the samples are the same."""
     assert DATA.test.samples == 100
-    said = _amiss(None, Any, evaluated(known, content, hashes))  # type: ignore[arg-type]
+    said = _amiss(None, RUN, evaluated(known, content, hashes))
     assert said.startswith("epoch 2: the evaluated samples are not") is wrong
     unhashed = replace(known, ready=[replace(event, data=None) for event in known.ready])
-    assert bool(_amiss(None, Any, evaluated(unhashed, content))) is (content > 0)  # type: ignore[arg-type]
+    assert bool(_amiss(None, RUN, evaluated(unhashed, content))) is (content > 0)

@@ -13,11 +13,10 @@ from bench.models import MODELS, load
 from bench.results.cells import cells
 from bench.results.runfolder import find_runs
 from bench.results.schema import Epoch, Metrics
-from bench.validate import Verdict
+from bench.validate import Verdict, library
 from bench.validate.checks import pairs
 from bench.validate.checks.pairs import SHARED
 from bench.validate.findings import Case
-from bench.validate.library import load as load_baselines
 from bench.validate.losses import loss_floor, loss_metrics
 from bench.validate.revision import accept, write_proposals
 from tests.bench.references import FIVE, TODAY, TWENTY, baselines, one, verdicts, with_eval
@@ -163,7 +162,7 @@ def test_coarse_and_amplified_roundings_move_the_losses_of_pairs_further(
     root = write(tmp_path / "runs", "nccl_sync", 1, first=1.001, batch_size=16)
     ((run,), _) = find_runs(root)
     (found,) = cells([replace(run, metrics=run.metrics.model_copy(update=changes), config={"train": train})])
-    verdict = pairs.check(Case(found, load_baselines(base).match(found)))
+    verdict = pairs.check(Case(found, library.load(base).match(found)))
     assert verdict is not None
     assert verdict.name == name
 

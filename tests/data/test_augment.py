@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -105,8 +106,9 @@ def test_what_cannot_be_augmented_is_refused() -> None:
     draws = Draws(0, 0, torch.arange(3))
     with pytest.raises(ValueError, match="padding=-1"):
         crop_and_flip(-1)
+    half: Any = 1.5
     with pytest.raises(ValueError, match=r"padding=1\.5"):
-        crop_and_flip(1.5)  # type: ignore[arg-type]
+        crop_and_flip(half)
     with pytest.raises(ValueError, match=r"not for a tensor of shape \[3, 4\]"):
         crop_and_flip(1)((torch.zeros(3, 4), torch.zeros(3)), draws)
     with pytest.raises(ValueError, match="returned nothing"):

@@ -51,6 +51,8 @@ IN_PARTS = ("zero3", "torch_fsdp")
 """Backends whose ranks gather the sharded model during an evaluation."""
 TURNED = 0.1
 """Fraction of backward passes that may have no forward pass before them: a rank without samples of a batch has none."""
+MOST_DETAILED = 64
+"""Most ranks of the engine `virtual` that record four slices a step; more record two."""
 NEARLY = 0.9
 """Fraction of the expected number of batches that must have slices: some batches may be larger than the others."""
 
@@ -141,7 +143,7 @@ def _least(run: Run, known: Records, rank: int) -> Iterator[tuple[str, int, str]
     m, own = run.metrics, [event for event in known.progress if event.rank == rank]
     steps = sum(event.steps for event in own)
     passed = min(int(NEARLY * sum(event.samples for event in own) / m.batch_size), steps)
-    behind = 0 if m.engine == "virtual" and m.world_size > 64 else passed  # of many ranks a step has two slices
+    behind = 0 if m.engine == "virtual" and m.world_size > MOST_DETAILED else passed
     yield from (("data", steps, "steps"), ("forward", passed, "steps"), ("backward", behind, "steps"))
     yield "evaluate", sum(event.rank == rank for event in known.evaluated), "evaluations"
     yield "checkpoint", sum(event.rank == rank for event in known.saved), "checkpoints"

@@ -18,10 +18,11 @@ from bench.validate.global_batch import global_batch, same_step
 from bench.validate.losses import first_loss
 from bench.validate.reference import Reference
 from bench.validate.verdict import Verdict, verdict
+from ddp.core.step_settings import PRECISIONS
 
 SHARED = ("conv_ae", "logistic", "mlp", "vit")
 """Models without batch statistics and without dropout."""
-HALF = ("bf16", "fp16")
+HALF = PRECISIONS[1:]
 APART = 1e-5
 """Largest relative difference of the losses on one kind of processor."""
 ELSEWHERE = 0.05
