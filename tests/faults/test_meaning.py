@@ -140,7 +140,7 @@ def test_a_rank_that_is_killed_while_it_writes_its_note_leaves_none(
     job = processes.job_of(FaultCell("raise", "end", "first", "nccl_sync"), 2, tmp_path)
     injector = PhaseInjector(job, 0, lambda factor: None, lambda: None)
 
-    def torn(path: Path, text: str) -> None:
+    def torn(path: Path, text: str, encoding: str) -> None:
         path.open("w").close()
         raise SystemExit
 

@@ -45,8 +45,7 @@ UNLIKE = 0.11
 IN_TIME = 0.25
 """Seconds of processor time that a rank may be off without a verdict."""
 THREADS = 0.001
-"""Mean seconds by which a report may be off if ranks are threads: one that waits for the GIL reads the clock too
-late."""
+"""Mean seconds by which a report may be off if ranks are threads: one that waits for the GIL reads the clock late."""
 IN_PARTS = ("zero3", "torch_fsdp")
 """Backends whose ranks gather the sharded model during an evaluation."""
 TURNED = 0.1
