@@ -18,7 +18,7 @@ MOST = 1 << 60
 
 def allowance(cohort: CoordinatorState, plan: Plan, rank: int) -> int:
     """Return how many more steps may be granted to `rank`."""
-    room = _room(cohort, plan, cohort.ranks[rank])
+    room = _room(cohort, cohort.ranks[rank], *_by_round(cohort, plan))
     if room <= 0 or not leads_bounded(cohort, plan):
         return room
     return min(room, _left(cohort, plan, rank, _slowest(cohort, plan)))
@@ -32,10 +32,10 @@ def allowances(cohort: CoordinatorState, plan: Plan) -> tuple[CoordinatorState, 
     if bounds and (slowest.steps is None or slowest.steps != cohort.slowest.steps):
         takers, slowest = takers.union(slowest.barred), replace(slowest, barred=NOBODY)
     rooms: dict[int, int] = {}
-    barred = []
+    barred, (ordered, kept), ranks = [], _by_round(cohort, plan), cohort.ranks
     for rank in takers:
-        state = cohort.ranks[rank]
-        room = _room(cohort, plan, state) if state.alive else 0
+        state = ranks[rank]
+        room = _room(cohort, state, ordered, kept) if state.alive else 0
         if room > 0 and bounds and (left := _left(cohort, plan, rank, slowest)) < room:
             room = left
             if room <= 0:
@@ -93,23 +93,30 @@ def givers(cohort: CoordinatorState, plan: Plan) -> tuple[int, ...]:
     return tuple(r for r, state in enumerate(cohort.ranks) if plan.dispatch == "partition" or not state.alive)
 
 
-def _room(cohort: CoordinatorState, plan: Plan, state: RankState) -> int:
-    """Return the steps that the window and the plan's lead leave to a rank, regardless of other ranks."""
-    rank, current, ordered = state.rank, cohort.round, False
-    if current is not None and rank in current.members:
-        if cohort.world.blocking:
-            # the order to average comes before what is granted now, so the window ends with it
-            ordered = rank in current.waiting
-        elif not plan.overlap and current.phase is not Phase.APPLY:
-            return 0
-    return state.room(cohort.reach[rank], ordered)
+def _by_round(cohort: CoordinatorState, plan: Plan) -> tuple[RankSet, RankSet]:
+    """Return the ranks whose order to average comes before what is granted now, so that their window ends with it; and the
+    ranks that are granted nothing before they have taken in the average."""
+    current = cohort.round
+    if current is None:
+        return NOBODY, NOBODY
+    if cohort.world.blocking:
+        return current.members.both(current.waiting), NOBODY
+    return NOBODY, NOBODY if plan.overlap or current.phase is Phase.APPLY else current.members
+
+
+def _room(cohort: CoordinatorState, state: RankState, ordered: RankSet, kept: RankSet) -> int:
+    """Return the steps that the window and the plan's lead leave to a rank, regardless of other ranks. `ordered`, `kept`: see
+    `_by_round`."""
+    if kept is not NOBODY and state.rank in kept:
+        return 0
+    return state.room(cohort.reach[state.rank], ordered is not NOBODY and state.rank in ordered)
 
 
 def _works(cohort: CoordinatorState, plan: Plan, rank: int) -> bool:
     """Return whether the rank has something to train or to copy, or could be granted samples of the epochs in progress."""
     if cohort.ranks[rank].queue or _lays_down(cohort, rank):
         return True
-    if _room(cohort, plan, cohort.ranks[rank]) <= 0:
+    if _room(cohort, cohort.ranks[rank], *_by_round(cohort, plan)) <= 0:
         return False
     return any(ledger.within_reach(rank, givers(cohort, plan)) for ledger in cohort.ledgers)
 

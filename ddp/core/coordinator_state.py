@@ -168,10 +168,9 @@ class CoordinatorState:
 
     def seen(self, ranks: Iterable[int], at: float, **changes: Any) -> CoordinatorState:
         """Return the state in which the silence of `ranks` is measured from `at`, with other changes."""
-        row = self.last_heard.edit()
-        for rank in ranks:
-            row[rank] = LastHeard(at, row[rank].reported)
-        return replace(self, last_heard=row.done(), oldest=min(self.oldest, at), **changes)
+        heard = self.last_heard
+        heard = heard.update({rank: LastHeard(at, heard[rank].reported) for rank in ranks})
+        return replace(self, last_heard=heard, oldest=min(self.oldest, at), **changes)
 
     @property
     def ready(self) -> bool:
@@ -221,12 +220,11 @@ class CoordinatorState:
     def after(self, draft: RankDraft, **changes: Any) -> CoordinatorState:
         """Return the state with the ranks' states of `draft`, and other changes. Every changed rank may be granted more,
         unless `takers` is given."""
-        changed, slowest = draft.changed, changes.get("slowest", self.slowest)
+        changed, slowest = RankSet(list(draft.changed)), changes.get("slowest", self.slowest)
         if slowest.steps is not None:
             changes["slowest"] = replace(slowest, touched=slowest.touched.union(changed))
         changes.setdefault("takers", self.takers.union(changed))
-        kept = {"totals": draft.totals, "granted": draft.granted, "live": draft.live}
-        return replace(self, ranks=draft.ranks(), **kept, **changes)
+        return replace(self, **draft.fields(), **changes)
 
     def with_window(
         self, window: tuple[int, ...], reserve: int = 0, milestones: tuple[int, ...] = ()

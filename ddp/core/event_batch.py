@@ -12,7 +12,7 @@ from ddp.core.commands import Plan
 from ddp.core.coordinator_state import CoordinatorState
 from ddp.core.events import Averaged, Event, Progress
 from ddp.core.extremes import Recent
-from ddp.core.persistent import NOBODY, RankSet
+from ddp.core.persistent import RankSet
 from ddp.core.phases import Phase
 from ddp.core.rank_state import LastHeard, RankState
 from ddp.core.values import replace
@@ -52,10 +52,12 @@ class EventBatch:
     def __init__(self, cohort: CoordinatorState, plan: Plan) -> None:
         self._cohort, self._shares = cohort, bool(cohort.shares)
         self._ranks, self._samples = cohort.draft(), cohort.samples
-        self._heard, self._now = cohort.last_heard.edit(), LastHeard(math.nan, math.nan)
+        self._heard, self._now = dict[int, LastHeard](), LastHeard(math.nan, math.nan)
         self._oldest, self._recent = cohort.oldest, cohort.recent
         self._together: list[int] = []
         """Ranks that reported at the time of the last event, besides those in the state's `recent`."""
+        self._working = cohort.totals.working
+        """Ranks that have work; kept up to date for shared grants."""
         free = any(ledger.free for ledger in cohort.ledgers)
         self._exhausted = not free and cohort.begun == cohort.world.epochs
         """Whether no samples are left to grant to any rank."""
@@ -87,7 +89,7 @@ class EventBatch:
         self._recent = self._recent._replace(rank=self._together[-1], ranks=together)
         times = {
             "moved": self._now.seen,
-            "last_heard": self._heard.done(),
+            "last_heard": self._cohort.last_heard.update(self._heard),
             "oldest": self._oldest,
             "recent": self._recent,
         }
@@ -103,16 +105,16 @@ class EventBatch:
         first = old.queue[0]
         if not 0 < event.steps <= first.steps or first.epoch != event.epoch:
             return False
-        if self._shares and self._ranks.totals.working < 2 and event.steps == old.queued:
+        ends = self._shares and event.steps == old.queued
+        if ends and self._working < 2:
             return False  # it completes the shared grant, which `settle` must enter
         busy_s, loss_sum = old.busy_s + event.busy_s, old.loss_sum + event.loss_sum
         new, samples = old.train(event.steps, self._shares, busy_s=busy_s, loss_sum=loss_sum, lr=event.lr)
         if samples != event.samples:
             return False
-        if not self._shares and not self._grants_nothing(
-            rank, new, rank not in self._answered and rank in self._waiting
-        ):
+        if not self._shares and not self._grants_nothing(new, rank in self._waiting and rank not in self._answered):
             return False
+        self._working -= ends
         self._samples += samples
         self._put(rank, at, new)
         return True
@@ -127,7 +129,7 @@ class EventBatch:
         if len(self._answered) + 1 == self._owing:
             return False  # the last answer closes the round
         new = old.contribute(after=index)
-        if not self._grants_nothing(rank, new, False):
+        if not self._grants_nothing(new, False):
             return False
         self._answered.add(rank)
         self._contributions.append(old)
@@ -135,19 +137,18 @@ class EventBatch:
         self._put(rank, at, new)
         return True
 
-    def _grants_nothing(self, rank: int, state: RankState, ordered: bool) -> bool:
+    def _grants_nothing(self, state: RankState, ordered: bool) -> bool:
         """Return whether the rank cannot be granted more, because of its window or for lack of samples. `ordered`: as in
         `RankState.room`."""
         if self._exhausted:
             return True
-        return self._settled and state.room(self._cohort.reach[rank], ordered) <= 0
+        return self._settled and state.room(self._cohort.reach[state.rank], ordered) <= 0
 
     def _put(self, rank: int, at: float, new: RankState) -> None:
+        if self._now.seen != at:
+            self._now, self._oldest, self._together = LastHeard(at, at), min(self._oldest, at), []
+            if self._recent.at != at:
+                self._recent = Recent(at)
         self._ranks.put(rank, new)
-        if self._recent.at == at:
-            self._together.append(rank)
-        else:
-            self._recent, self._together = Recent(at, rank, NOBODY), [rank]
-        if self._now.reported != at:
-            self._now, self._oldest = LastHeard(at, at), min(self._oldest, at)
+        self._together.append(rank)
         self._heard[rank] = self._now

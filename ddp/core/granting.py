@@ -68,7 +68,8 @@ class GrantBatch:
         cohort, world, state = self._cohort, self._cohort.world, self._draft[rank]
         self._ledger, (start, stop) = self._ledger.take(rank, most, world.batch, self._owners)
         chunk = replace(CHUNK, epoch=self._ledger.epoch, start=start, stop=stop, batch=world.batch)
-        steps, mine = chunk.steps, stop - start
+        mine = stop - start
+        steps = -(-mine // world.batch)
         # (steps of all ranks) / (steps of this rank): so no rank counts more samples as seen than all can have trained.
         pace = cohort.reach_of_all / cohort.reach[rank]
         # Queued steps were granted under another window, in which this rank's share may have been much larger.
@@ -89,7 +90,7 @@ class GrantBatch:
 def _met(cohort: CoordinatorState) -> int:
     """Return the samples that ranks will train before the order to average: all of them are done before what is granted now
     begins. Exact, whichever windows they belong to."""
-    return sum(_samples(cohort.ranks[r], before=True) for r in cohort.live) if cohort.totals.ordered else 0
+    return sum([_samples(state, before=True) for state in cohort.ranks if state.before]) if cohort.totals.ordered else 0
 
 
 def _samples(state: RankState, before: bool) -> int:

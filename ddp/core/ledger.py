@@ -66,7 +66,6 @@ class Ledger:
     def take(self, rank: int, steps: int, batch: int, owners: tuple[int, ...]) -> tuple[Ledger, Span]:
         """Grant up to `steps` consecutive batches: of returned spans first; else of the rank's own pool; else from the end
         of the largest pool of `owners`, so that its owner continues undisturbed."""
-        assert self.within_reach(rank, owners), f"epoch {self.epoch} has nothing left to grant to rank {rank}"
         if self.returned:
             (start, stop), *rest = self.returned
             cut = min(stop, start + steps * batch)
@@ -77,13 +76,15 @@ class Ledger:
         if start < stop:
             cut = min(stop, start + steps * batch)
             return self._with_pool(own, (cut, stop)), (start, cut)
+        assert self.within_reach(rank, owners), f"epoch {self.epoch} has nothing left to grant to rank {rank}"
         pool = max(owners, key=lambda r: self.pools[r][1] - self.pools[r][0])
         start, stop = self.pools[pool]
         cut = start + max(-(-(stop - start) // batch) - steps, 0) * batch
         return self._with_pool(pool, (start, cut)), (cut, stop)
 
     def _with_pool(self, index: int, span: Span) -> Ledger:
-        return replace(self, pools=(*self.pools[:index], span, *self.pools[index + 1 :]))
+        pools = (*self.pools[:index], span, *self.pools[index + 1 :]) if len(self.pools) > 1 else (span,)
+        return replace(self, pools=pools)
 
     def give_back(self, spans: Spans) -> Ledger:
         """Free spans that a lost rank had not brought into the model."""

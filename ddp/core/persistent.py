@@ -5,7 +5,7 @@ Owns these three types. Does not know what they contain. None is ever modified, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, islice
 from typing import Generic, TypeVar
 
@@ -42,46 +42,24 @@ class Row(Generic[T]):
 
     def put(self, rank: int, value: T) -> Row[T]:
         """Return the row with another value at `rank`."""
-        new, shift = Row.__new__(Row), self._shift
+        return self.update({rank: value})
+
+    def update(self, values: Mapping[int, T]) -> Row[T]:
+        """Return the row with other values at some ranks: rank -> value."""
+        new, shift, low = Row.__new__(Row), self._shift, (1 << self._shift) - 1
         new._size, new._shift = self._size, shift
         new._blocks = blocks = self._blocks[:]
-        blocks[rank >> shift] = block = blocks[rank >> shift][:]
-        block[rank & (1 << shift) - 1] = value
+        copied = set[int]()
+        for rank, value in values.items():
+            if (index := rank >> shift) not in copied:
+                copied.add(index)
+                blocks[index] = blocks[index][:]
+            blocks[index][rank & low] = value
         return new
-
-    def edit(self) -> RowDraft[T]:
-        """Return a draft that begins as this row."""
-        return RowDraft(self._blocks[:], self._shift, self._size)
 
     def map(self, change: Callable[[T], T]) -> Row[T]:
         """Return the row with `change` applied to every value."""
         return Row(map(change, self))
-
-
-class RowDraft(Generic[T]):
-    """A row in the making: each block is copied at most once, however many of its values are set."""
-
-    __slots__ = ("_blocks", "_own", "_shift", "_size")
-
-    def __init__(self, blocks: list[list[T]], shift: int, size: int) -> None:
-        self._blocks, self._shift, self._size = blocks, shift, size
-        self._own: set[int] = set()
-
-    def __getitem__(self, rank: int) -> T:
-        return self._blocks[rank >> self._shift][rank & (1 << self._shift) - 1]
-
-    def __setitem__(self, rank: int, value: T) -> None:
-        block = rank >> self._shift
-        if block not in self._own:
-            self._own.add(block)
-            self._blocks[block] = self._blocks[block][:]
-        self._blocks[block][rank & (1 << self._shift) - 1] = value
-
-    def done(self) -> Row[T]:
-        """Return the row. The draft must not be changed afterwards."""
-        new: Row[T] = Row.__new__(Row)
-        new._blocks, new._shift, new._size = self._blocks, self._shift, self._size
-        return new
 
 
 class RankSet:
@@ -153,6 +131,10 @@ class RankSet:
     def union(self, other: RankSet) -> RankSet:
         """Return the union of both sets."""
         return RankSet.of_bits(self._bits | other._bits)
+
+    def both(self, other: RankSet) -> RankSet:
+        """Return the ranks that are in both sets."""
+        return RankSet.of_bits(self._bits & other._bits)
 
     def without(self, other: RankSet) -> RankSet:
         """Return the set without the ranks in `other`."""

@@ -1,12 +1,13 @@
-"""A draft of the ranks' states, with their derived totals: several changes cost one new state.
+"""A draft of the ranks' states: several changes cost one new state, and derived totals are counted once.
 
 Owns counts and grants by rank while they change. Knows no round, no plan and no ledger."""
 
 from __future__ import annotations
 
-from ddp.core.persistent import RankSet, Row
+from typing import Any
+
+from ddp.core.persistent import Row
 from ddp.core.rank_state import RankState, Totals, count
-from ddp.core.spans import Chunk
 
 
 class RankDraft:
@@ -21,56 +22,48 @@ class RankDraft:
         granted: dict[int, int],
         live: tuple[int, ...],
     ) -> None:
-        self._ranks, self._window, self._milestones = ranks.edit(), window, milestones
-        self._bits, self.granted, self.live = totals.bits, granted, live
-        """Derived fields, as in `CoordinatorState`."""
-        self._copied = False
-        self._changed: list[int] = []
+        self._ranks, self._window, self._milestones = ranks, window, milestones
+        self._totals, self._granted, self._live = totals, granted, live
+        self.changed: dict[int, RankState] = {}
+        """Rank -> its new state."""
 
     def __getitem__(self, rank: int) -> RankState:
-        return self._ranks[rank]
+        return self.changed.get(rank) or self._ranks[rank]
 
     def put(self, rank: int, state: RankState) -> None:
         """Replace the state of one rank."""
-        old = self._ranks[rank]
-        part = self._window[rank] if self._window else 0
-        milestone = self._milestones[rank] if self._milestones else 0
-        self._bits += count(state, part, milestone) - count(old, part, milestone)
-        if state.queue is not old.queue:
-            self._regrant(old.queue, state.queue)
-        if state.alive != old.alive:
-            others = tuple(r for r in self.live if r != rank)
-            self.live = tuple(sorted((*others, rank))) if state.alive else others
-        self._ranks[rank] = state
-        self._changed.append(rank)
+        self.changed[rank] = state
 
-    def ranks(self) -> Row[RankState]:
-        """Return all ranks' states. The draft must not be changed afterwards."""
-        return self._ranks.done()
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of `CoordinatorState` that the changes affect: the states, and what is derived from them."""
+        ranks, window, milestones = self._ranks, self._window, self._milestones
+        bits, granted, live = self._totals.bits, self._granted.copy(), self._live
+        for rank, new in self.changed.items():
+            old = ranks[rank]
+            part, milestone = window[rank] if window else 0, milestones[rank] if milestones else 0
+            bits += count(new, part, milestone) - count(old, part, milestone)
+            if new.queue is not old.queue:
+                _regrant(granted, old, new)
+            if new.alive != old.alive:
+                others = tuple(r for r in live if r != rank)
+                live = tuple(sorted((*others, rank))) if new.alive else others
+        return {"ranks": ranks.update(self.changed), "totals": Totals(bits), "granted": granted, "live": live}
 
-    @property
-    def totals(self) -> Totals:
-        """Number of ranks in each condition."""
-        return Totals(self._bits)
 
-    @property
-    def changed(self) -> RankSet:
-        """Ranks whose state was replaced."""
-        return RankSet(self._changed)
+def _regrant(granted: dict[int, int], old: RankState, new: RankState) -> None:
+    """Count the steps granted to a rank and not done, by epoch."""
+    epochs = {chunk.epoch for chunk in (*old.queue, *new.queue)}
+    for epoch in epochs:
+        if len(epochs) == 1:  # the usual case
+            more = new.queued - old.queued
+        else:
+            more = _steps(new, epoch) - _steps(old, epoch)
+        if left := granted.get(epoch, 0) + more:
+            granted[epoch] = left
+        else:
+            granted.pop(epoch, None)
 
-    def _regrant(self, old: tuple[Chunk, ...], new: tuple[Chunk, ...]) -> None:
-        if not self._copied:
-            self.granted, self._copied = self.granted.copy(), True
-        steps = self.granted
-        if old and new == old[1:]:  # the usual case: the first grant is done
-            old, new = old[:1], ()
-        elif new and new[:-1] == old:  # or one grant is added
-            old, new = (), new[-1:]
-        for chunk in new:
-            steps[chunk.epoch] = steps.get(chunk.epoch, 0) + chunk.steps
-        for chunk in old:
-            left = steps[chunk.epoch] - chunk.steps
-            if left:
-                steps[chunk.epoch] = left
-            else:
-                del steps[chunk.epoch]
+
+def _steps(state: RankState, epoch: int) -> int:
+    """Return the steps of `epoch` in a rank's queue."""
+    return sum(chunk.steps for chunk in state.queue if chunk.epoch == epoch)

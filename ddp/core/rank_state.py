@@ -15,6 +15,9 @@ from ddp.core.values import replace
 
 EpochSpans = tuple[tuple[int, Spans], ...]
 """(epoch, spans) of several epochs."""
+Course = tuple[tuple[float, float], ...]
+"""For each unshared grant in a queue, as the rank knows them: samples that all ranks have seen when its next step begins, and
+samples that all train for each of its own."""
 
 
 class Coming(StrEnum):
@@ -64,9 +67,7 @@ class RankState:
     """Grants not yet reported as trained."""
     queued: int = 0
     """Number of steps in `queue`."""
-    course: tuple[tuple[float, float], ...] = ()
-    """For each unshared grant in `queue`, as the rank knows them: samples that all ranks have seen when its next step
-    begins, and samples that all train for each of its own."""
+    course: Course = ()
     trained: EpochSpans = ()
     """Spans reported as trained since its last contribution to an average."""
     steps: int = 0
@@ -97,10 +98,37 @@ class RankState:
         """Return the state after the next `steps` of the rank's grants (with `others` of its fields), and their samples.
         Raises ProtocolError if it was granted less. Spans of a `shared` grant are entered at its end, when it is known
         which steps are in every replica."""
+        queue, course, trained = self.queue, self.course, self.trained
+        if queue and 0 < steps <= (left := queue[0].steps):  # the usual case
+            first = queue[0]
+            spans = first.spans(steps)
+            samples = measure(spans)
+            if not shared:
+                trained = add(trained, first.epoch, spans)
+            if steps == left:
+                queue, course = queue[1:], course[1:]
+            else:
+                queue = (first.advance(steps), *queue[1:])
+                course = ((course[0][0] + course[0][1] * samples, course[0][1]), *course[1:]) if course else ()
+        else:
+            queue, course, trained, samples = self._train_across(steps, shared)
+        state = replace(
+            self,
+            queue=queue,
+            queued=self.queued - steps,
+            course=course,
+            trained=trained,
+            steps=self.steps + steps,
+            samples=self.samples + samples,
+            before=max(self.before - steps, 0),
+            **others,
+        )
+        return state, samples
+
+    def _train_across(self, steps: int, shared: bool) -> tuple[tuple[Chunk, ...], Course, EpochSpans, int]:
+        """Return queue, course and trained spans after steps of several grants, and their samples."""
         if steps > self.queued:
             raise ProtocolError(f"rank {self.rank} says that it did {steps} steps more, it was granted {self.queue}")
-        if steps and steps <= (left := self.queue[0].steps):  # the usual case
-            return self._train(steps, left, shared, others)
         queue, course, trained, samples, left = list(self.queue), list(self.course), self.trained, 0, steps
         while left:
             chunk = queue.pop(0)
@@ -116,42 +144,7 @@ class RankState:
                 if begun is not None:
                     course.insert(0, (begun[0] + begun[1] * trains, begun[1]))
             left -= done
-        state = replace(
-            self,
-            queue=tuple(queue),
-            queued=self.queued - steps,
-            course=tuple(course),
-            trained=trained,
-            steps=self.steps + steps,
-            samples=self.samples + samples,
-            before=max(self.before - steps, 0),
-            **others,
-        )
-        return state, samples
-
-    def _train(self, steps: int, left: int, shared: bool, others: dict[str, Any]) -> tuple[RankState, int]:
-        """Do the same if the steps are within the first grant, which has `left` steps left."""
-        first, course = self.queue[0], self.course
-        spans = first.spans(steps)
-        samples = measure(spans)
-        if steps == left:
-            queue, course = self.queue[1:], course[1:]
-        else:
-            queue = (first.advance(steps), *self.queue[1:])
-            if course:
-                course = ((course[0][0] + course[0][1] * samples, course[0][1]), *course[1:])
-        state = replace(
-            self,
-            queue=queue,
-            queued=self.queued - steps,
-            course=course,
-            trained=self.trained if shared else add(self.trained, first.epoch, spans),
-            steps=self.steps + steps,
-            samples=self.samples + samples,
-            before=max(self.before - steps, 0),
-            **others,
-        )
-        return state, samples
+        return tuple(queue), tuple(course), trained, samples
 
 
 LANE = 40

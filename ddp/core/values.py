@@ -16,8 +16,9 @@ else:
     def replace(value: Any, /, **changes: Any) -> Any:
         """Return a copy of `value`, a frozen dataclass without slots, with `changes`. Does not run `__post_init__`."""
         new = _new(value.__class__)
-        # Assigning `__dict__` takes half the time of updating the new object's own; `|` copies at once, not key by key.
-        _set(new, "__dict__", value.__dict__ | changes)
+        # Assigning `__dict__` takes half the time of updating the new object's own. A dict that `|` or `copy` makes of an
+        # object's own one shares its keys, and then each read of a field takes four times as long (CPython 3.11).
+        _set(new, "__dict__", {**value.__dict__, **changes})
         return new
 
 

@@ -74,13 +74,15 @@ class Worker:
         """Accept an order. Raises ProtocolError after a stop, and for a `Shorten` to a point that the rank has passed."""
         if self.stopped:
             raise ProtocolError(f"{order} arrived after the order to stop")
+        if isinstance(order, Train):
+            return replace(self, lane=(*self.lane, order))
         if isinstance(order, Pace):
             return replace(self, lane=tuple(self._paced(order)))
         if isinstance(order, Shorten):
             return replace(self, lane=self._shortened(order))
         if self.deaf and isinstance(order, FOLLOWING):
             return self
-        if isinstance(order, Train) or (isinstance(order, (Average, Evaluate, Save)) and order.in_turn):
+        if isinstance(order, (Average, Evaluate, Save)) and order.in_turn:
             return replace(self, lane=(*self.lane, order))
         if isinstance(order, (Join, LoadState)):
             self = replace(self, deaf=False)

@@ -8,6 +8,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from ddp.sim.timeline import EventQueue
+
 Key = tuple[int, int]
 """(generation of the group, number of collectives that each of its ranks has entered)."""
 Then = Callable[[], None]
@@ -29,13 +31,13 @@ class SimulatedCollectives:
 
     def __init__(
         self,
-        after: Callable[..., None],
+        timeline: EventQueue,
         wire_s: Callable[[tuple[int, ...], int], float],
         beat_s: float,
         beat: Callable[[int], None],
         torn: Callable[[int], bool],
     ) -> None:
-        self._after, self._wire_s, self._torn = after, wire_s, torn
+        self._timeline, self._wire_s, self._torn = timeline, wire_s, torn
         self._beat_s, self._beat = beat_s, beat
         self._members: dict[int, tuple[int, ...]] = {}
         self._broken: set[int] = set()
@@ -61,9 +63,9 @@ class SimulatedCollectives:
         elif len(meeting.here) == len(members):
             meeting.flying = True
             everyone(sorted(meeting.here))
-            self._after(self._wire_s(members, key[1]), self._land, key)
+            self._timeline.after(self._wire_s(members, key[1]), self._land, key)
         elif self._beat_s < math.inf:  # without a deadline there are no signs of life
-            self._after(self._beat_s, self._wait, key, rank, meeting)
+            self._timeline.gather(self._timeline.now + self._beat_s, self._wait, (key, rank, meeting))
 
     def die(self, rank: int) -> None:
         """Break the groups of `rank`, whose process has ended."""
@@ -78,10 +80,12 @@ class SimulatedCollectives:
             else:
                 then()
 
-    def _wait(self, key: Key, rank: int, meeting: _Meeting) -> None:
-        if self._meetings.get(key) is meeting and not meeting.flying:
-            self._beat(rank)
-            self._after(self._beat_s, self._wait, key, rank, meeting)
+    def _wait(self, ranks: list[tuple[Key, int, _Meeting]]) -> None:
+        """Have ranks that entered together give a sign of life, if they wait still: (key of the collective, rank, collective)."""
+        for key, rank, meeting in ranks:
+            if self._meetings.get(key) is meeting and not meeting.flying:
+                self._beat(rank)
+                self._timeline.gather(self._timeline.now + self._beat_s, self._wait, (key, rank, meeting))
 
     def tear(self, generation: int) -> None:
         """Break a group: for ranks that wait in it, and perhaps (`torn`) for ranks in a running transfer."""
@@ -93,4 +97,4 @@ class SimulatedCollectives:
                 continue
             del self._meetings[key]
             for _, broke in meeting.here.values():
-                self._after(self._wire_s(self._members[generation], key[1]), broke)
+                self._timeline.after(self._wire_s(self._members[generation], key[1]), broke)

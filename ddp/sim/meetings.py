@@ -27,7 +27,7 @@ class Meetings:
         self._act = act
         self._ranks, self._timeline, self._deadline_s = ranks, ranks.timeline, ranks.world.deadline_s
         self._beat_s = self._deadline_s / 5
-        self._collectives = SimulatedCollectives(self._timeline.after, self._wire_s, self._beat_s, self._beat, torn)
+        self._collectives = SimulatedCollectives(self._timeline, self._wire_s, self._beat_s, self._beat, torn)
 
     def _wire_s(self, members: tuple[int, ...], number: int) -> float:
         """Return the seconds of a collective, which ends with its slowest transfer; each rank records its own transfer."""

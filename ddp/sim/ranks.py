@@ -50,14 +50,16 @@ class SimulatedRanks(RankStates):
         self._meetings = Meetings(self, self.act, torn)
         self._cores = SharedCores(costs.cores) if costs.cores is not None else None
 
-    def deliver(self, order: RankCommand, life: int) -> None:
-        """Deliver an order to a rank, unless the rank was restarted since it was sent."""
-        rank = self.all[order.rank]
-        if rank.life != life:
-            return
-        rank.inbox.append(order)
-        if not rank.busy:
-            self.act(order.rank)
+    def deliver(self, orders: list[tuple[RankCommand, int]]) -> None:
+        """Deliver orders, each with its rank's number of restarts when it was sent: if the rank was restarted since, it is
+        dropped."""
+        for order, life in orders:
+            rank = self.all[order.rank]
+            if rank.life != life:
+                continue
+            rank.inbox.append(order)
+            if not rank.busy:
+                self.act(order.rank)
 
     def reduce(self, members: tuple[int, ...]) -> None:
         """Average the snapshots of `members`."""
@@ -100,13 +102,15 @@ class SimulatedRanks(RankStates):
         rank = self.all[index]
         if rank.busy or not rank.alive or rank.until > self.timeline.now:
             return
-        for order in rank.inbox:
-            rank.machine = rank.machine.receive(order)
-        rank.inbox.clear()
         before = rank.machine
+        if rank.inbox:
+            for order in rank.inbox:
+                before = before.receive(order)
+            rank.inbox.clear()
         rank.machine, action = before.act()
         if isinstance(action, Step):
-            self._strike(index)
+            if self._script:
+                self._strike(index)
             if rank.alive:
                 self._begin(index, action, before)
         elif not isinstance(action, Idle):

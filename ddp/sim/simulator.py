@@ -132,26 +132,29 @@ class Simulation:
 
     def _send(self, event: RankEvent) -> None:
         size = self.costs.bytes if type(event) is Snapshot else 0
-        life = self._crew.all[event.rank].life
-        self._timeline.at(self._arrival(event.rank, size, TO), self._arrive, event, life)
+        message = event, self._crew.all[event.rank].life
+        self._timeline.gather(self._arrival(event.rank, size, TO), self._arrive, message)
 
     def _arrival(self, rank: int, size: int, way: int) -> float:
         """Return the arrival time of a message sent now."""
-        costs = self.costs
-        least = self.now + (costs.latency_s if costs.lag_s is None else costs.latency_s + costs.lag_s(rank))
-        return least if self._deliveries is None else max(least, self._deliveries.due(rank, size, way, self.now))
+        costs, now = self.costs, self._timeline.now
+        least = now + (costs.latency_s if costs.lag_s is None else costs.latency_s + costs.lag_s(rank))
+        return least if self._deliveries is None else max(least, self._deliveries.due(rank, size, way, now))
 
     def _gone(self, rank: int) -> None:
         event, life = Lost(0.0, rank, "killed by the script"), self._crew.all[rank].life
         noticed = max(self._arrival(rank, 0, TO), self.now + self.costs.notice_s)
-        self._timeline.at(noticed, self._arrive, event, life)
+        self._timeline.gather(noticed, self._arrive, (event, life))
 
-    def _arrive(self, event: RankEvent | Lost, life: int) -> None:
-        """Pass the coordinator a rank's event, with all others that arrive now. Drop it if the rank was restarted since."""
+    def _arrive(self, messages: list[tuple[RankEvent | Lost, int]]) -> None:
+        """Pass the coordinator events of ranks that arrive together, each with the rank's number of restarts when it was
+        sent: if it was restarted since, the event is dropped."""
         if self.watch is None and self.world.restarts == 0:
-            self._coordinate_all([event, *[other for other, _ in self._timeline.same(self._arrive)]])
-        elif self._crew.all[event.rank].life == life:
-            self._coordinate(event)
+            self._coordinate_all([event for event, _ in messages])
+            return
+        for event, life in messages:
+            if self._crew.all[event.rank].life == life and not self.coordinator.over:
+                self._coordinate(event)
 
     def _coordinate_all(self, messages: list[RankEvent | Lost]) -> None:
         """Pass the coordinator events that arrive together; those that need no decision are entered at once."""
@@ -202,7 +205,7 @@ class Simulation:
     def _order(self, order: Any) -> None:
         """Send a rank an order."""
         size, life = self.costs.bytes if type(order) is Apply else 0, self._crew.all[order.rank].life
-        self._timeline.at(self._arrival(order.rank, size, FROM), self._crew.deliver, order, life)
+        self._timeline.gather(self._arrival(order.rank, size, FROM), self._crew.deliver, (order, life))
 
     def _record(self, record: Event | Output) -> None:
         if self.keep:

@@ -48,7 +48,11 @@ class RankStates:
 
     def turn(self, index: int, kind: str = "", seq: int = 0) -> None:
         """End the rank's present slice of time, and begin one of `kind` (empty: none)."""
-        rank, now = self.all[index], self.timeline.now
+        rank = self.all[index]
+        if self.measured is None and self.began is None:
+            rank.doing = kind
+            return
+        now = self.timeline.now
         if self.measured is not None and rank.doing and now > rank.since:
             self.measured(index, rank.doing, rank.since, now, rank.seq)
         rank.doing, rank.since, rank.seq = kind, now, seq

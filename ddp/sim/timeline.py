@@ -51,12 +51,15 @@ class EventQueue:
                 self._next += 1
                 happen(*args)
 
-    def same(self, happen: Happening) -> list[tuple[Any, ...]]:
-        """Remove the next callbacks of the present time as long as they are `happen`; return the arguments of each."""
-        first = self._next
-        while self._next < len(self._present) and self._present[self._next][0] == happen:
-            self._next += 1
-        return [args for _, args in self._present[first : self._next]]
+    def gather(self, time: float, happen: Callable[[list[Any]], None], item: Any) -> None:
+        """Schedule `happen([item])` at `time`. If the last callback added for that time is `happen` as well, and has not
+        begun, it gets the item in its list."""
+        happenings = self._at.get(time)
+        begun = happenings is self._present and self._next == len(self._present)
+        if happenings and not begun and happenings[-1][0] == happen:
+            happenings[-1][1][0].append(item)
+        else:
+            self.at(time, happen, [item])
 
     def _go_on(self) -> bool:
         """Advance to the next time with callbacks; return False if there is none."""
