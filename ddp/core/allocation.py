@@ -36,15 +36,18 @@ def allocate(costs: tuple[float, ...], shortest: float, most: int, lead: int | N
     rank does more than `lead` steps more than the slowest."""
     if lead is not None:
         return _led(costs, shortest, most, lead)
-    low, high = sum(_fill(costs, shortest, shortest)), sum(_fill(costs, shortest, shortest * STRETCH))
-    weights, unbounded = tuple([1 / cost for cost in costs]), (most,) * len(costs)
+    low, weights = sum(_fill(costs, shortest, shortest)), tuple([1 / cost for cost in costs])
     windows = max(1, most // max(low, 1))
-    equal = level(weights, unbounded, -(-most // windows))
     if low >= most:
-        return _with_all(equal)
+        return _with_all(level(weights, (most,) * len(costs), -(-most // windows)))
     best = _fill(costs, shortest, _best_length(costs, shortest))
-    if windows <= FEW and sum(equal) <= high and rate(equal, costs) >= (1 - TOLERANCE) * rate(best, costs):
-        return _with_all(equal)
+    if windows <= FEW:
+        equal, high = (
+            level(weights, (most,) * len(costs), -(-most // windows)),
+            _fill(costs, shortest, shortest * STRETCH),
+        )
+        if sum(equal) <= sum(high) and rate(equal, costs) >= (1 - TOLERANCE) * rate(best, costs):
+            return _with_all(equal)
     return best if sum(best) <= most else _with_all(level(weights, best, most))
 
 

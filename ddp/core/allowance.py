@@ -32,9 +32,9 @@ def allowances(cohort: CoordinatorState, plan: Plan) -> tuple[CoordinatorState, 
     if bounds and (slowest.steps is None or slowest.steps != cohort.slowest.steps):
         takers, slowest = takers.union(slowest.barred), replace(slowest, barred=NOBODY)
     rooms: dict[int, int] = {}
-    barred, (ordered, kept), ranks = [], _by_round(cohort, plan), cohort.ranks
-    for rank in takers:
-        state = ranks[rank]
+    barred, (ordered, kept) = [], _by_round(cohort, plan)
+    for state in cohort.ranks.pick(takers):
+        rank = state.rank
         room = _room(cohort, state, ordered, kept) if state.alive else 0
         if room > 0 and bounds and (left := _left(cohort, plan, rank, slowest)) < room:
             room = left
@@ -105,8 +105,8 @@ def _by_round(cohort: CoordinatorState, plan: Plan) -> tuple[RankSet, RankSet]:
 
 
 def _room(cohort: CoordinatorState, state: RankState, ordered: RankSet, kept: RankSet) -> int:
-    """Return the steps that the window and the plan's lead leave to a rank, regardless of other ranks. `ordered`, `kept`: see
-    `_by_round`."""
+    """Return the steps that the window and the plan's lead leave to a rank, regardless of other ranks. `ordered`, `kept`:
+    as from `_by_round`."""
     if kept is not NOBODY and state.rank in kept:
         return 0
     return state.room(cohort.reach[state.rank], ordered is not NOBODY and state.rank in ordered)

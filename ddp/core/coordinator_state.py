@@ -168,8 +168,10 @@ class CoordinatorState:
 
     def seen(self, ranks: Iterable[int], at: float, **changes: Any) -> CoordinatorState:
         """Return the state in which the silence of `ranks` is measured from `at`, with other changes."""
-        heard = self.last_heard
-        heard = heard.update({rank: LastHeard(at, heard[rank].reported) for rank in ranks})
+        ranks, heard = list(ranks), self.last_heard
+        heard = heard.update(
+            {rank: LastHeard(at, old.reported) for rank, old in zip(ranks, heard.pick(ranks), strict=True)}
+        )
         return replace(self, last_heard=heard, oldest=min(self.oldest, at), **changes)
 
     @property

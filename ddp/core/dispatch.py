@@ -46,7 +46,7 @@ def begin_window(cohort: CoordinatorState, plan: Plan) -> CoordinatorState:
         window = counts if plan.lookahead else _of_own(cohort, plan, ledger)
     reserve = tuple([n // RESERVE for n in window]) if plan.rebalance else ()
     given = tuple(map(operator.sub, window, reserve)) if reserve else window
-    milestones = tuple([math.ceil(MILESTONE * n) for n in given])
+    milestones = tuple([math.ceil(MILESTONE * n) for n in given]) if reserve else ()
     return cohort.with_window(given, sum(reserve), milestones).under(plan)
 
 

@@ -40,6 +40,11 @@ class Row(Generic[T]):
     def __repr__(self) -> str:
         return repr(tuple(self))
 
+    def pick(self, ranks: Iterable[int]) -> list[T]:
+        """Return the values of `ranks`, in their order."""
+        blocks, shift, low = self._blocks, self._shift, (1 << self._shift) - 1
+        return [blocks[rank >> shift][rank & low] for rank in ranks]
+
     def put(self, rank: int, value: T) -> Row[T]:
         """Return the row with another value at `rank`."""
         return self.update({rank: value})

@@ -38,8 +38,7 @@ class RankDraft:
         """Return the fields of `CoordinatorState` that the changes affect: the states, and what is derived from them."""
         ranks, window, milestones = self._ranks, self._window, self._milestones
         bits, granted, live = self._totals.bits, self._granted.copy(), self._live
-        for rank, new in self.changed.items():
-            old = ranks[rank]
+        for (rank, new), old in zip(self.changed.items(), ranks.pick(self.changed), strict=True):
             part, milestone = window[rank] if window else 0, milestones[rank] if milestones else 0
             bits += count(new, part, milestone) - count(old, part, milestone)
             if new.queue is not old.queue:
@@ -52,16 +51,24 @@ class RankDraft:
 
 def _regrant(granted: dict[int, int], old: RankState, new: RankState) -> None:
     """Count the steps granted to a rank and not done, by epoch."""
-    epochs = {chunk.epoch for chunk in (*old.queue, *new.queue)}
-    for epoch in epochs:
-        if len(epochs) == 1:  # the usual case
-            more = new.queued - old.queued
-        else:
-            more = _steps(new, epoch) - _steps(old, epoch)
-        if left := granted.get(epoch, 0) + more:
-            granted[epoch] = left
-        else:
-            granted.pop(epoch, None)
+    chunks = old.queue + new.queue
+    epoch, more = chunks[0].epoch, new.queued - old.queued
+    for chunk in chunks:
+        if chunk.epoch != epoch:
+            break
+    else:  # the usual case: all are of one epoch
+        _add(granted, epoch, more)
+        return
+    for epoch in {chunk.epoch for chunk in chunks}:
+        _add(granted, epoch, _steps(new, epoch) - _steps(old, epoch))
+
+
+def _add(granted: dict[int, int], epoch: int, more: int) -> None:
+    left = granted.get(epoch, 0) + more
+    if left:
+        granted[epoch] = left
+    else:
+        granted.pop(epoch, None)
 
 
 def _steps(state: RankState, epoch: int) -> int:

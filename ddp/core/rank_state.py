@@ -16,8 +16,8 @@ from ddp.core.values import replace
 EpochSpans = tuple[tuple[int, Spans], ...]
 """(epoch, spans) of several epochs."""
 Course = tuple[tuple[float, float], ...]
-"""For each unshared grant in a queue, as the rank knows them: samples that all ranks have seen when its next step begins, and
-samples that all train for each of its own."""
+"""For each unshared grant in a queue, as the rank knows them: samples that all ranks have seen when its next step begins,
+and samples that all train for each of its own."""
 
 
 class Coming(StrEnum):

@@ -81,7 +81,7 @@ class SimulatedCollectives:
                 then()
 
     def _wait(self, ranks: list[tuple[Key, int, _Meeting]]) -> None:
-        """Have ranks that entered together give a sign of life, if they wait still: (key of the collective, rank, collective)."""
+        """Have ranks that entered together give a sign of life, if they still wait."""
         for key, rank, meeting in ranks:
             if self._meetings.get(key) is meeting and not meeting.flying:
                 self._beat(rank)

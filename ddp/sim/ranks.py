@@ -111,27 +111,25 @@ class SimulatedRanks(RankStates):
         if isinstance(action, Step):
             if self._script:
                 self._strike(index)
-            if rank.alive:
-                self._begin(index, action, before)
+            if rank.alive and self.costs.between_s:
+                self._spend(index, "", self.costs.between_s, self._compute, action, before)
+            elif rank.alive:
+                self._compute(index, action, before)
         elif not isinstance(action, Idle):
             self._obey(index, action)
         elif rank.doing != "wait":
             self.turn(index, "wait")
 
-    def _begin(self, index: int, step: Step, before: Worker) -> None:
-        if self.costs.between_s:
-            self._spend(index, "", self.costs.between_s, self._compute, step, before)
-        else:
-            self._compute(index, step, before)
-
     def _compute(self, index: int, step: Step, before: Worker) -> None:
         rank = self.all[index]
         if self.work is not None and not self.in_step:
             self.work.begin(index, step)
-        took = self._step_s(index, step.batch.samples) if step.batch.samples else 0.0
-        rank.data += rank.late * took
+        samples = step.batch.samples
+        took = self._step_s(index, samples) if samples else 0.0
         rank.compute += took
-        took += rank.late * took
+        if rank.late:
+            rank.data += rank.late * took
+            took += rank.late * took
         then = partial(self._meetings.exchange, before) if self.in_step else self._stepped
         self._spend(index, "forward", took, then, step, self.timeline.now)
 

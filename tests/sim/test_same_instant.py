@@ -13,6 +13,7 @@ from ddp.core.events import Event
 from ddp.core.policies import POLICIES
 from ddp.core.world import World
 from ddp.sim import Costs, Simulation, simulate
+from ddp.sim.timeline import EventQueue
 from tests.policies import accepted
 from tests.sim.strategies import costs, examples, policies, scripts, small_worlds, suited, worlds
 from tests.slow import every
@@ -78,3 +79,19 @@ def test_records_are_those_of_a_run_in_which_each_enters_by_itself(name: str, bl
     runs = [simulate(policy, world, costs=cost, watch=watch) for watch in (None, lambda played: None)]
     assert runs[0].records == runs[1].records
     assert runs[0].coordinator == runs[1].coordinator
+
+
+def test_items_for_one_callback_share_a_call_until_it_begins() -> None:
+    queue, calls = EventQueue(), list[list[int]]()
+
+    def happen(items: list[int]) -> None:
+        calls.append(items)
+        if items[0] in (1, 3):
+            queue.gather(queue.now, happen, items[0] + 10)
+
+    queue.gather(1.0, happen, 1)
+    queue.gather(1.0, happen, 2)
+    queue.at(1.0, lambda: None)
+    queue.gather(1.0, happen, 3)
+    queue.run(2.0)
+    assert calls == [[1, 2], [3, 11], [13]]
