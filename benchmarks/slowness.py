@@ -34,12 +34,18 @@ MODES = ("nccl_cadence", "cpu_async", "nccl_sync", "nccl_async", "cpu_cadence")
 CAUSE = {"slow": COMPUTE, "input": INPUT, "link": LINK}
 LINKED, SHORT, LONG = "nccl", "2ms/1gbit", "20ms/1gbit"
 """Modes of that backend have links: short ones where ranks meet in every step. The other lays snapshots down in memory."""
-EPOCHS, BEGINS, LASTS = 12, (1500, 3200, 4900), 900
-"""Steps of a rank at which phases begin, and their length."""
+BEGINS, LASTS, EPOCHS = (1500, 3800, 6100), 1500, 18
+"""Steps of a rank at which phases begin, and their length: three windows of any mode and more, as a shorter phase is over
+before its windows are."""
+IN_STEP = (1500, 3200, 4900), 900, 12
+"""The same where ranks meet in every step, and windows are short."""
+CLEAN_EPOCHS = 12
 FACTORS = (1.5, 4.0)
 WITHIN = 3
 """Windows in which a rank must be named."""
-RIGHT, AS_HOST, MISSED, FALSE = "right", "host", "missed", "false"
+RIGHT, AS_HOST, MISSED, FALSE, SHORT_LIVED = "right", "host", "missed", "false", "short"
+"""What comes of a phase, or of a naming without one. A phase that was over before so many windows ended is not judged unless
+it was named."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,8 @@ class SlowPhase:
 
     rank: int
     step: int
+    lasts: int
+    """Steps."""
     kind: str
     factor: float
 
@@ -55,7 +63,7 @@ class SlowPhase:
     def faults(self) -> tuple[Fault, Fault]:
         """What the script says."""
         begin = Fault(self.rank, self.step, self.kind, self.factor)
-        return begin, Fault(self.rank, self.step + LASTS, "heal")
+        return begin, Fault(self.rank, self.step + self.lasts, "heal")
 
 
 def mode_of(seed: int) -> str:
@@ -63,14 +71,20 @@ def mode_of(seed: int) -> str:
     return MODES[seed % len(MODES)]
 
 
+def course(seed: int) -> tuple[tuple[int, ...], int, int]:
+    """Return (steps at which phases begin, their length in steps, epochs) of a run."""
+    return IN_STEP if mode_of(seed) == "nccl_sync" else (BEGINS, LASTS, EPOCHS)
+
+
 def phases_of(seed: int) -> list[SlowPhase]:
     """Return the phases of a run."""
     dice = random.Random(seed)
+    begins, lasts, _ = course(seed)
     able = [kind for kind in sorted(CAUSE) if kind != "link" or mode_of(seed).startswith(LINKED)]
-    kinds = [dice.choice(able) for _ in BEGINS]
+    kinds = [dice.choice(able) for _ in begins]
     return [
-        SlowPhase(dice.randrange(2), step, kind, round(dice.uniform(*FACTORS), 2))
-        for step, kind in zip(BEGINS, kinds, strict=True)
+        SlowPhase(dice.randrange(2), step, lasts, kind, round(dice.uniform(*FACTORS), 2))
+        for step, kind in zip(begins, kinds, strict=True)
     ]
 
 
@@ -102,20 +116,22 @@ def judged(folder: Path, phases: list[SlowPhase]) -> Iterator[tuple[str, str]]:
     fold = WindowedFold()
     for line in (folder / "events.jsonl").read_bytes().splitlines():
         fold.add(decode(line))
-    left = list(fold.ranks)
+    claimed = list[SlowRank]()
     for phase in phases:
-        begin, end = fold.when(phase.rank, phase.step), fold.when(phase.rank, phase.step + LASTS)
+        begin, end = fold.when(phase.rank, phase.step), fold.when(phase.rank, phase.step + phase.lasts)
         if begin is None:
             continue
         later = [at for at in fold.ends[phase.rank] if at > begin]
         until = later[min(WITHIN, len(later) - 1)] + 1e-9 if later else begin  # the first is in part before
-        named = named_of(left, phase.rank, begin, until, min(end or until, until))
-        left = [each for each in left if each not in named or each.named <= begin]
+        named = named_of(fold.ranks, phase.rank, begin, until, min(end or until, until))
+        claimed += named
         if end is None and not named:
             continue  # the run was over before three windows of it
         causes = [each.cause for each in named]
-        yield phase.kind, RIGHT if CAUSE[phase.kind] in causes else AS_HOST if HOST in causes else MISSED
-    yield from (("none", AS_HOST if each.cause == HOST else FALSE) for each in left)
+        found = RIGHT if CAUSE[phase.kind] in causes else AS_HOST if HOST in causes else MISSED
+        short = end is not None and sum(at <= end for at in later) < WITHIN
+        yield phase.kind, SHORT_LIVED if short and found == MISSED else found
+    yield from (("none", AS_HOST if each.cause == HOST else FALSE) for each in fold.ranks if each not in claimed)
 
 
 def named_of(ranks: Sequence[SlowRank], rank: int, begin: float, until: float, held: float) -> list[SlowRank]:
@@ -140,10 +156,9 @@ def trained(tree: Path, seed: int, clean: bool) -> Path:
     words = [
         "model=mlp",
         f"mode={mode_of(seed)}",
-        f"cluster.links=[{links}]",
         "world_size=2",
         f"seed={seed}",
-        f"train.epochs={EPOCHS}",
+        f"train.epochs={CLEAN_EPOCHS if clean else course(seed)[2]}",
     ]
     words += [
         f"cluster.faults=[{script}]",
@@ -164,7 +179,7 @@ def outcomes(tree: Path, clean: bool, wanted: int) -> Counter[tuple[str, str]]:
     before is not trained again."""
     total = Counter[tuple[str, str]]()
     for seed in count():
-        if (seed if clean else sum(n for (kind, _), n in total.items() if kind != "none")) >= wanted:
+        if (seed if clean else judged_phases(total)) >= wanted:
             return total
         found = list(judged(trained(tree, seed, clean), [] if clean else phases_of(seed)))
         print("clean" if clean else "slow", seed, found, flush=True)
@@ -172,14 +187,19 @@ def outcomes(tree: Path, clean: bool, wanted: int) -> Counter[tuple[str, str]]:
     raise AssertionError("seeds do not end")
 
 
+def judged_phases(total: Counter[tuple[str, str]]) -> int:
+    """Return the number of phases that count."""
+    return sum(n for (kind, word), n in total.items() if kind != "none" and word != SHORT_LIVED)
+
+
 def table(slow: Counter[tuple[str, str]], clean: Counter[tuple[str, str]], runs: int) -> str:
     """Return the page."""
     rows = []
     for kind in (*sorted(CAUSE), "none"):
         source = slow if kind != "none" else slow + clean
-        cells = {word: source[kind, word] for word in (RIGHT, AS_HOST, MISSED, FALSE)}
+        cells = {word: source[kind, word] for word in (RIGHT, AS_HOST, MISSED, FALSE, SHORT_LIVED)}
         rows.append({"fault": f"`{kind}`" if kind != "none" else kind, **cells})
-    phases = sum(n for (kind, _), n in slow.items() if kind != "none")
+    phases = judged_phases(slow)
     good = sum(n for (kind, word), n in slow.items() if kind != "none" and word in (RIGHT, AS_HOST))
     false = sum(n for (_, word), n in clean.items() if word == FALSE)
     text = (

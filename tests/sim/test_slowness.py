@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.slowness import named_of
+from benchmarks.slowness import RIGHT, SHORT_LIVED, SlowPhase, judged, named_of
 from ddp.core.commands import Plan
 from ddp.core.event_parts import WorkSeconds
 from ddp.core.events import Averaged, Progress
@@ -21,6 +22,7 @@ from ddp.core.policies.cadence import Cadence
 from ddp.core.policies.sync import Sync
 from ddp.core.slowness import COMPUTE, HOST, INPUT, SlowFold, SlowRank
 from ddp.core.world import World
+from ddp.process.codec import encode
 from ddp.sim import Costs, Simulation
 from tests.sim.strategies import examples
 
@@ -203,6 +205,22 @@ def test_the_benchmark_counts_who_is_named_already_and_was_not_sound_since() -> 
     anew = SlowRank(0, COMPUTE, 3.0, 4.0, 5.0, 2)
     late, other = SlowRank(0, COMPUTE, 3.0, 6.5, 7.5, 2), SlowRank(1, INPUT, 3.0, 4.0, 5.0, 2)
     assert named_of([held, over, anew, late, other], 0, 4.0, 7.0, 6.0) == [held, anew]
+
+
+@pytest.mark.parametrize(("lasts", "gap", "outcome"), [(50, 1, RIGHT), (3, 60, SHORT_LIVED)])
+def test_a_rank_that_counts_as_slow_still_when_it_becomes_slow_again_is_named_in_both_phases(
+    lasts: int, gap: int, outcome: str, tmp_path: Path
+) -> None:
+    """A naming counted for the phase in which it came alone. A phase of less than three windows cannot be found in three."""
+    phases = [SlowPhase(1, 100, lasts, "slow", 2.0), SlowPhase(1, 100 + lasts + gap, 60, "slow", 2.0)]
+    lines = list[bytes]()
+    world = World(2, 8 * 200 * 2, 8, 2, blocking=True, in_step=False)
+    faults = tuple(fault for phase in phases for fault in phase.faults)
+    simulation = Simulation(SHORT, world, Costs(lambda rank, done: STEP_S, report_s=0.02), faults=faults)
+    simulation.listen = lambda at, record: lines.append(encode(record))
+    simulation.run()
+    (tmp_path / "events.jsonl").write_bytes(b"\n".join(lines))
+    assert list(judged(tmp_path, phases)) == [("slow", outcome), ("slow", RIGHT)]
 
 
 def test_slowness_multiplies_and_lasts_over_a_restart_as_in_processes() -> None:
