@@ -32,8 +32,9 @@ KEPT = 16
 """Number of sound windows whose median is the pace."""
 LEAST_PACE = 1e-9
 """Seconds per sample below which nothing is measured."""
-CROWDED = 1.0
-"""A rank is on a crowded machine if it waits for a core for this multiple of the time that its work took before."""
+CROWDED, SHARED, TWICE = 1.0, 0.25, 2.0
+"""A rank is on a crowded machine if it waits for a core for this multiple of the time that its work took before: the second
+one explains work that takes up to `TWICE` as long, as a core that is shared is slower while it runs, too."""
 LEAST_S = 0.1
 """Least seconds of work in a window: shorter ones between two averages are combined."""
 COMPUTE, INPUT, HOST, LINK = "compute", "input", "host", "link"
@@ -253,7 +254,7 @@ class SlowFold:
         factor = last.own / max(usual.own, LEAST_PACE) if others else last.whole / max(usual.whole, LEAST_PACE)
         watch.named = len(self.ranks)
         cause = cause_of(now, usual, others) if others else HOST
-        if cause == COMPUTE and now.host > CROWDED * usual.own:
+        if cause == COMPUTE and now.host > (SHARED if factor < TWICE else CROWDED) * usual.own:
             cause = HOST  # sharing a core also costs caches and clock speed, so computing itself takes longer
         self.ranks.append(SlowRank(rank, cause, round(factor, 2), row[0].began, at, len(row)))
 

@@ -134,6 +134,16 @@ def test_on_a_crowded_machine_longer_work_is_the_machine_s() -> None:
     assert (named.rank, named.cause) == (0, HOST)
 
 
+def test_a_core_that_is_shared_makes_work_take_up_to_twice_as_long() -> None:
+    """Found in a clean run beside another program: 1.87 times as long, and a wait for a core of 0.6 times the usual work."""
+    (named,) = fed(*[SOUND] * 5, *[(0.36, 0.12, 0.2)] * 3).ranks
+    assert (named.rank, named.cause) == (0, HOST)
+    (named,) = fed(*[SOUND] * 5, *[(0.36, 0.02, 0.2)] * 3).ranks
+    assert (named.rank, named.cause) == (0, COMPUTE)
+    (named,) = fed(*[SOUND] * 5, *[(0.6, 0.12, 0.2)] * 3).ranks
+    assert (named.rank, named.cause) == (0, COMPUTE)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_work_that_now_and_then_takes_longer_on_a_busy_machine_is_no_fault_of_a_rank(seed: int) -> None:
     """Found at a load of 14: for seconds steps took up to twice the processor time, of both ranks, and then a little more of
