@@ -42,6 +42,10 @@ class Outage(NamedTuple):
     stop: float
     rank: int
 
+    def since(self, at: float) -> Outage:
+        """Return the same outage in seconds since the time `at`."""
+        return Outage(self.start - at, self.stop - at, self.rank)
+
 
 @dataclass(frozen=True)
 class FailureTrace:
@@ -70,6 +74,8 @@ def read_trace(path: Path, nodes: int) -> FailureTrace:
     if not (days := max(row[0] for row in rows)):
         raise ValueError(f"{path}: no trace of faults: all events are at time 0")
     outages = tuple(_paired(sorted(rows, key=lambda row: row[0]), days))
+    if not outages:
+        raise ValueError(f"{path}: no trace of faults: no event is a fault_start")
     if (named := len({node for node, _, _ in outages})) > nodes:
         raise ValueError(f"{path}: {named} nodes fail, and --nodes says that there were {nodes}")
     return FailureTrace(nodes, days, outages)
@@ -132,7 +138,7 @@ def _check_count(outages: float) -> None:
     """Raise ValueError if that many outages would not fit into memory."""
     if not outages <= MOST_OUTAGES:
         less = "give a smaller --compress, or fewer --ranks or --hours"
-        raise ValueError(f"about {outages:,.0f} failures are more than {MOST_OUTAGES:,}: {less}")
+        raise ValueError(f"about {outages:.3g} failures are more than {MOST_OUTAGES:,}: {less}")
 
 
 def _gap(name: str, mean_s: float, dice: Random) -> float:

@@ -11,7 +11,8 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, cast
+from enum import StrEnum
+from typing import Any, NamedTuple, cast
 
 from bench.goodput.outages import Outage
 from bench.goodput.simulated import SimulatedTimes
@@ -19,8 +20,9 @@ from bench.results.analysis.goodput import projections
 from bench.results.analysis.rank_seconds import PARTS, repetition
 from bench.results.schema_goodput import Goodput
 from ddp.core.checkpoint_settings import Checkpointing
-from ddp.core.commands import CoordinatorCheckpoint, Publish, Save
+from ddp.core.commands import CoordinatorCheckpoint, Publish
 from ddp.core.coordinator import Coordinator
+from ddp.core.events import Saved
 from ddp.core.policies import EVERY_STEP, POLICIES, Policy, meets_every_step
 from ddp.core.world import World
 from ddp.sim import Costs, Simulation
@@ -122,8 +124,7 @@ def replay(way: str, costs: ReplayCosts, absences: Sequence[Outage], interval_s:
     )
     # A policy that overlaps training and averaging has its snapshots averaged; the others use collectives.
     world = replace(world, blocking=not policy.init(world)[1].overlap)
-    play = _restarted if way == RESTART else _elastic
-    sums, failures, end, finished = play(policy, world, costs, absences)
+    sums, failures, end, finished = _played(policy, world, costs, absences, way != RESTART)
     result = projections(repetition(sums))
     assert result is not None
     return Replay(way, failures, end / 3600, finished, every * unit, result)
@@ -131,6 +132,28 @@ def replay(way: str, costs: ReplayCosts, absences: Sequence[Outage], interval_s:
 
 Played = tuple[dict[str, float], int, float, bool]
 """(seconds by part, number of failures, end, whether it finished)."""
+
+
+class _StretchEnd(StrEnum):
+    """How a stretch of training ended."""
+
+    DONE = "done"
+    LOST = "lost"
+    """Without the ranks that it needs."""
+    LATE = "late"
+    """At the limit of its time."""
+
+
+class _TrainedStretch(NamedTuple):
+    """Training from a start of all ranks to the next, or to the end."""
+
+    end: float
+    """Its seconds."""
+    how: _StretchEnd
+    source: CoordinatorCheckpoint | None
+    """The last checkpoint."""
+    seconds: dict[str, float]
+    """Seconds of all ranks by part."""
 
 
 def _simulation(
@@ -157,58 +180,47 @@ def _simulation(
     return simulation
 
 
-def _elastic(policy: Policy, world: World, costs: ReplayCosts, absences: Sequence[Outage]) -> Played:
-    """Go on without lost ranks; each joins again when it has a machine and has started."""
-    gone: dict[int, float] = {}
-    waits: defaultdict[int, list[float]] = defaultdict(list)
-    deaths: list[Outage] = []
-    for outage in absences:
-        if outage.start > gone.get(outage.rank, 0.0):
-            deaths.append(outage)
-            waits[outage.rank].append(outage.stop - outage.start + costs.start_s)
-            # Until then it has not returned, so a failure of its machine is none.
-            gone[outage.rank] = outage.stop + costs.start_s + costs.step_s
-
-    def start_s(rank: int, life: int) -> float:
-        return waits[rank][min(life, len(waits[rank])) - 1]
-
-    times = SimulatedTimes(world.size)
-    blows = tuple((outage.start, outage.rank) for outage in deaths)
-    simulation = _simulation(policy, world, costs, times, start_s, costs.horizon_s, deaths=blows)
-    finished = True
-    try:
-        simulation.run()
-    except TimeoutError:
-        finished = False
-    end = min(simulation.now, costs.horizon_s)
-    away = [(outage.rank, outage.start, outage.stop) for outage in deaths]
-    struck = sum(outage.start < end for outage in deaths)
-    return times.seconds(end, away), struck, end, finished and simulation.status == "ok"
-
-
-def _restarted(policy: Policy, world: World, costs: ReplayCosts, absences: Sequence[Outage]) -> Played:
-    """Stop at every failure, wait for the machine, and restart all ranks from the last checkpoint."""
+def _played(policy: Policy, world: World, costs: ReplayCosts, absences: Sequence[Outage], elastic: bool) -> Played:
+    """Train until a rank that is needed is lost; then wait for the machines, and restart all ranks from the last
+    checkpoint. If `elastic`, one rank suffices, and a lost one joins again when it has a machine and has started."""
     sums, failures, now = dict.fromkeys(PARTS, 0.0), 0, 0.0
     source: CoordinatorCheckpoint | None = None
     left = list(reversed(absences))
     while now < costs.horizon_s:
-        blow = left.pop() if left else None
-        after = None if blow is None else (blow.start - now, blow.rank)
-        end, source, part, over = _until(policy, world, costs, source, after, costs.horizon_s - now)
-        for name, value in part.items():
-            sums[name] += value
-        now += end
-        if over or blow is None or now < blow.start:
-            return sums, failures, now, not over
-        failures, down = failures + 1, [blow]
-        again = blow.stop + costs.restart_s
+        ahead = [outage.since(now) for outage in reversed(left if elastic else left[-1:])]
+        deaths = _of_returned(ahead, costs) if elastic else ahead
+        stretch = _until(policy, world, costs, source, deaths, costs.horizon_s - now)
+        struck = [outage for outage in deaths if outage.start <= stretch.end]
+        failures, now, source = failures + len(struck), now + stretch.end, stretch.source
+        _add(sums, stretch.seconds)
+        if stretch.how != _StretchEnd.LOST:
+            return sums, failures, now, stretch.how == _StretchEnd.DONE
+        del left[len(left) - sum(outage.start <= stretch.end for outage in ahead) :]
+        down = [Outage(now, now + more, each.rank) for each in struck if (more := each.stop - stretch.end) > 0]
+        again = max((outage.stop for outage in down), default=now) + costs.restart_s
         while left and left[-1].start < again:
+            failures += 1
             down.append(left.pop())
             again = max(again, down[-1].stop + costs.restart_s)
-        for name, value in _downtime(world.size, down, again - now).items():
-            sums[name] += value
-        failures, now = failures + len(down) - 1, again
+        _add(sums, _downtime(world.size, down, again - now))
+        now = again
     return sums, failures, now, False
+
+
+def _add(sums: dict[str, float], seconds: dict[str, float]) -> None:
+    for name, value in seconds.items():
+        sums[name] += value
+
+
+def _of_returned(absences: Sequence[Outage], costs: ReplayCosts) -> list[Outage]:
+    """Return those absences that strike a rank which has returned from the one before."""
+    gone: dict[int, float] = {}
+    deaths: list[Outage] = []
+    for outage in absences:
+        if outage.start > gone.get(outage.rank, 0.0):
+            deaths.append(outage)
+            gone[outage.rank] = outage.stop + costs.start_s + costs.step_s
+    return deaths
 
 
 def _downtime(ranks: int, down: Sequence[Outage], seconds: float) -> dict[str, float]:
@@ -226,33 +238,39 @@ def _until(
     world: World,
     costs: ReplayCosts,
     source: CoordinatorCheckpoint | None,
-    blow: tuple[float, int] | None,
+    deaths: Sequence[Outage],
     limit_s: float,
-) -> tuple[float, CoordinatorCheckpoint | None, dict[str, float], bool]:
-    """Train from a checkpoint to the next failure or the end, for at most `limit_s`. Return (duration, last checkpoint,
-    seconds by part, whether the limit was reached)."""
-    times, begun = SimulatedTimes(world.size), dict[int, float]()
+) -> _TrainedStretch:
+    """Train from a checkpoint to the loss of a rank that is needed, or to the end, for at most `limit_s`."""
+    times, written = SimulatedTimes(world.size), dict[int, float]()
     saved, last = 0.0, source
+    waits: defaultdict[int, list[float]] = defaultdict(list)
+    for outage in deaths:
+        waits[outage.rank].append(outage.stop - outage.start + costs.start_s)
 
     def listen(at: float, record: Any) -> None:
         nonlocal saved, last
         times.listen(at, record)
-        if isinstance(record, Save):
-            begun.setdefault(record.index, at)
+        if isinstance(record, Saved):  # the order comes with the grant of the window that ends there
+            written.setdefault(record.index, at)
         elif isinstance(record, Publish):
-            saved, last = begun[record.index], record.coordinator
+            saved, last = written[record.index], record.coordinator
 
-    deaths = () if blow is None else (blow,)
-    simulation = _simulation(policy, world, costs, times, lambda rank, life: 0.0, limit_s, deaths=deaths)
+    def start_s(rank: int, life: int) -> float:
+        return waits[rank][min(life, len(waits[rank])) - 1]
+
+    blows = tuple((outage.start, outage.rank) for outage in deaths)
+    simulation = _simulation(policy, world, costs, times, start_s, limit_s, deaths=blows)
     simulation.listen = listen
     if source is not None:
         simulation.coordinator = Coordinator.start(policy, world, 0.0, source)
-    over = False
+    how = _StretchEnd.DONE
     try:
         simulation.run()
     except TimeoutError:
-        over = True
+        how = _StretchEnd.LATE
     if simulation.status != "ok":
-        times.histories.saved = saved
+        how, times.histories.saved = _StretchEnd.LOST, saved
     end = min(simulation.now, limit_s)
-    return end, last, times.seconds(end), over
+    away = [(outage.rank, outage.start, outage.stop) for outage in deaths]
+    return _TrainedStretch(end, how, last, times.seconds(end, away))

@@ -57,6 +57,7 @@ def test_more_ranks_have_more_copies_and_longer_runs_begin_again(trace: Path) ->
         ({}, 5, "no trace of faults"),
         ([], 5, "no events"),
         ([{"node_id": "a"}], 5, "KeyError"),
+        ([{"node_id": "a", "event_time": 1, "event_type": "fault_end"}], 5, "no event is a fault_start"),
         ([{"node_id": "a", "event_time": -1, "event_type": "fault_start"}], 5, "times that are none"),
         ([{"node_id": "a", "event_time": 1, "event_type": "fire"}], 5, "not fire"),
         ([{"node_id": name, "event_time": 1, "event_type": "fault_start"} for name in "ab"], 1, "--nodes"),

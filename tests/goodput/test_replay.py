@@ -61,6 +61,22 @@ def test_what_is_lost_by_each_way() -> None:
         assert each.goodput.rank_seconds == pytest.approx(4 * 3600 * each.hours, rel=1e-6)
 
 
+@pytest.mark.parametrize("way", ways())
+def test_ranks_that_are_all_lost_begin_again_from_the_last_checkpoint(way: str) -> None:
+    """The run of a strategy that goes on without lost ranks ended there, as one that takes over the time it was given."""
+    costs = ReplayCosts(2, 1.0, jitter=0.0, save_s=1.0)
+    outages = [Outage(1510.0, 1600.0, 0), Outage(1520.0, 1590.0, 1), Outage(1595.0, 1620.0, 1)]
+    played = replay(way, costs, outages, 400.0)
+    assert (played.finished, played.failures) == (True, 3)
+    assert played.hours * 3600 == pytest.approx(3600 + 300 + 400, abs=300)
+    parts, seconds = played.goodput.parts, played.goodput.rank_seconds
+    assert seconds == pytest.approx(2 * 3600 * played.hours, rel=1e-6)
+    assert (parts.kept + parts.repeated) * seconds == pytest.approx(2 * 3600, rel=0.02)
+    assert parts.absent * seconds == pytest.approx(90 + 70 + 25, abs=1)
+    assert parts.starting * seconds >= 2 * 300
+    assert 0 < parts.discarded * seconds <= 2 * (400 + costs.window * costs.step_s), "what the checkpoint has is kept"
+
+
 def test_a_history_that_none_survives_is_given_up() -> None:
     costs = ReplayCosts(2, 0.2, step_s=10.0)
     played = replay("restart", costs, drawn("meta", 2, costs.horizon_s, 100_000.0, 0), 600.0)
