@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from ddp.core.errors import ProtocolError
 from ddp.core.events import Progress
 from ddp.core.join_events import Joined, Offered
 from ddp.core.joining import OFFERED
+from ddp.engine import ENGINES
 from ddp.process.codec import decode
 from ddp.regular_files import RECORDS, opened
 from ddp.settings import DAY_S, MAX_WORLD
@@ -45,20 +46,32 @@ def join(options: argparse.Namespace) -> Exit:
         folder = _going_on(options.path)
         _check(read_object(folder / CONFIG), folder)
         records = _RecordTail(folder / EVENTS)
-        began = time.monotonic()
-        for _ in range(options.ranks):
-            (folder / f"offer-{secrets.token_hex(8)}").touch()
+        offers = [folder / f"offer-{secrets.token_hex(8)}" for _ in range(options.ranks)]
+    try:
+        return _offered(offers, folder, records, options.wait)
+    finally:
+        records.close()
+        for offer in offers:  # that nobody has taken
+            offer.unlink(missing_ok=True)
+
+
+def _offered(offers: Sequence[Path], folder: Path, records: _RecordTail, wait_s: float) -> Exit:
+    """Make the files that offer processes, and wait for what the run does with them."""
+    began = time.monotonic()
+    with usage():
+        for offer in offers:
+            offer.touch()
     answers = Answers()
-    while answers.open or answers.taken < options.ranks:
-        if writer(folder) is None or time.monotonic() - began > options.wait:
-            why = "has ended" if writer(folder) is None else f"has not answered in {options.wait:g} s"
+    while answers.open or answers.taken < len(offers):
+        if writer(folder) is None or time.monotonic() - began > wait_s:
+            why = "has ended" if writer(folder) is None else f"has not answered in {wait_s:g} s"
             print(f"the run {why}: {plural(answers.joined, 'rank')} joined")
             return Exit.FAILED
         for record in records.new():
             if (rank := answers.add(record)) is not None:
                 print(f"rank {rank} has joined, {time.monotonic() - began:.1f} s after it was offered a process")
         time.sleep(POLL_S)
-    if spare := options.ranks - len(answers.started):
+    if spare := len(offers) - len(answers.started):
         print(f"no more ranks are absent: {spare} of the processes will be for ranks that are lost")
     return Exit.OK
 
@@ -107,7 +120,9 @@ def _check(config: dict[str, Any], folder: Path) -> None:
     """Raise ValueError for a run that no rank can join."""
     name, cluster = config.get("backend"), config.get("cluster")
     backend = BACKENDS.get(name) if isinstance(name, str) else None
-    if backend is None or not backend.averages or config.get("world_size") == 1:
+    spec = ENGINES.get(str(config.get("engine")))
+    virtual = spec is not None and spec.virtual
+    if backend is None or virtual or not backend.averages or config.get("world_size") == 1:
         raise ValueError(
             f"{folder}: no rank can join a run of this mode; nccl_* and cpu_* of several ranks can be joined"
         )
@@ -123,6 +138,10 @@ class _RecordTail:
         self._file = opened(path, RECORDS)
         self._file.seek(0, 2)
         self._rest = b""
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
 
     def new(self) -> Iterator[Any]:
         """Iterate over the records appended since the last call."""

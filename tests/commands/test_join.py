@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from bench.base.exitcodes import Exit
+from bench.command import join_command
 from bench.command.join_command import Answers, _check
 from bench.results.runfolder import find_runs, read_records
 from ddp.core.commands import Restart
@@ -64,9 +68,40 @@ def test_what_came_of_an_offer_is_read_from_the_records() -> None:
 
 
 def test_a_run_that_nobody_can_join_is_refused() -> None:
-    for config in ({"backend": "zero1", "world_size": 2}, {"backend": None, "world_size": 1}):
+    virtual = {"backend": "nccl", "world_size": 2, "engine": "virtual"}
+    for config in ({"backend": "zero1", "world_size": 2}, {"backend": None, "world_size": 1}, virtual):
         with pytest.raises(ValueError, match="no rank can join a run of this mode"):
             _check(config, Path("runs/x"))
     with pytest.raises(ValueError, match="tolerate_loss"):
         _check({"backend": "cpu", "world_size": 2, "cluster": {"tolerate_loss": False}}, Path("runs/x"))
     _check({"backend": "nccl", "world_size": 2, "cluster": {}}, Path("runs/x"))
+
+
+@pytest.mark.parametrize("end", [Exit.FAILED, KeyboardInterrupt])
+def test_an_offer_that_nobody_takes_is_withdrawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], end: Any
+) -> None:
+    """The run took it later, though the command had given up."""
+    folder = tmp_path / ".tmp-w2-s0-abc-1@here"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"backend": "nccl", "world_size": 2}')
+    (folder / "events.jsonl").touch()
+    monkeypatch.setattr(join_command, "_going_on", lambda path: folder)
+    monkeypatch.setattr(join_command, "writer", lambda path: 1)
+    offered: list[int] = []
+
+    def sleep(seconds: float) -> None:
+        offered.append(len(list(folder.glob("offer-*"))))
+        if end is KeyboardInterrupt:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(join_command.time, "sleep", sleep)
+    options = Namespace(path=tmp_path, ranks=2, wait=0.05)
+    if end is KeyboardInterrupt:
+        with pytest.raises(KeyboardInterrupt):
+            join_command.join(options)
+    else:
+        assert join_command.join(options) == end
+        assert capsys.readouterr().out == "the run has not answered in 0.05 s: 0 ranks joined\n"
+    assert set(offered) == {2}
+    assert not list(folder.glob("offer-*"))
