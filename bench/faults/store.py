@@ -53,12 +53,12 @@ class ResultStore:
             file.write(line.encode() + b"\n")
 
     def _read(self) -> Iterator[FaultResult]:
-        for number, line in enumerate(regular_files.content(self._path).decode().splitlines(), 1):
+        for number, line in enumerate(regular_files.content(self._path).decode(errors="replace").splitlines(), 1):
             try:
                 row = json.loads(line)
                 if row.pop("revision") == self._revision:
                     yield result_of(row)
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 if line.endswith("}"):
                     raise ValueError(f"{self._path}, line {number}: no result of a cell ({error})") from None
 

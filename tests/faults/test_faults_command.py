@@ -55,8 +55,10 @@ def test_a_line_that_was_cut_off_is_played_again_and_a_strange_one_is_an_error(t
     result = FaultResult(FaultCell("crash", "step", "first", "nccl_sync"), "virtual", 4, "yes", FaultOutcome.LOST, 0.1)
     store.ResultStore(tmp_path).add(result)
     path = tmp_path / store.FILE
-    path.write_text(path.read_text() + '{"revision": "')
-    assert len(store.ResultStore(tmp_path).found) == 1
+    whole = path.read_bytes()
+    for cut in (b'{"revision": "', b"5", b"\xff\x00", b"[" * 100_000):
+        path.write_bytes(whole + cut)
+        assert len(store.ResultStore(tmp_path).found) == 1
     path.write_text(f'{{"revision": "{store.revision()}"}}\n')
     with pytest.raises(ValueError, match="line 1: no result of a cell"):
         store.ResultStore(tmp_path)
