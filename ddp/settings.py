@@ -166,21 +166,22 @@ def run_steps(name: str, value: Any, epochs: int) -> int | None:
     return steps
 
 
-def script(faults: Sequence[str], world_size: int) -> tuple[Fault, ...]:
+def script(faults: Sequence[str], world_size: int, returns: int | None = 0) -> tuple[Fault, ...]:
     """Return the faults in the order of their steps. Raise ValueError for a fault that cannot happen with `world_size`
-    ranks."""
+    ranks, of which each lost one returns at most `returns` times (None: always)."""
     given = listed("faults", faults, "['1@40:crash']")
     read = sorted((parse(str(text)) for text in given), key=lambda fault: (fault.step, fault.rank, fault.kind))
     if read and world_size == 1:
         raise ValueError("faults with one rank, which trains in this very process: use world_size=2 or more")
-    ended: dict[int, Fault] = {}
+    ended: dict[int, list[Fault]] = {}
     for fault in read:
         if fault.rank >= world_size:
             raise ValueError(f"fault {fault} is for rank {fault.rank}, but ranks are 0 to {world_size - 1}")
-        if fault.rank in ended:
-            raise ValueError(f"fault {fault} cannot come: {ended[fault.rank]} ends that rank; leave one of them out")
+        ends = ended.setdefault(fault.rank, [])
+        if fault in ends or (returns is not None and len(ends) > returns):
+            raise ValueError(f"fault {fault} cannot come: {ends[-1]} ends that rank; leave one of them out")
         if fault.kind in LOSING[:-1]:
-            ended[fault.rank] = fault
+            ends.append(fault)
     return tuple(read)
 
 

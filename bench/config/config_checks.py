@@ -9,12 +9,13 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bench.config.config import Config, DataConfig, ModelConfig, ProfileConfig
+from bench.config.config import ClusterConfig, Config, DataConfig, ModelConfig, ProfileConfig
 from bench.config.virtual_checks import MAX_VIRTUAL, check_virtual
 from bench.models.data import DATA, DataOptions, check
 from bench.models.setup import Recipe, Setup
-from ddp.backends import SyncKind, check_sharing
+from ddp.backends import SyncKind, check_link_faults, check_sharing
 from ddp.core.checkpoint_settings import Checkpointing
+from ddp.core.faults import Fault
 from ddp.core.links import FORM
 from ddp.core.links import parse as parse_links
 from ddp.core.policies import meets_every_step
@@ -37,6 +38,7 @@ from ddp.settings import (
     path,
     restarts,
     run_steps,
+    script,
     whole,
 )
 from ddp.suggest import unknown
@@ -162,7 +164,7 @@ def check_cluster(config: Config, world_size: int, machine: Machine) -> None:
         raise ValueError(unknown("cluster.device", cluster.device, DEVICES))
     if cluster.device == "cuda" and not machine.gpus:
         raise ValueError("cluster.device=cuda, but torch can use no GPU here; leave it out to train on the CPU")
-    here, backend = machine.ranks(world_size), backend_of(config.mode)
+    here, backend, virtual = machine.ranks(world_size), backend_of(config.mode), engine_of(config.engine.name).virtual
     check_transport(cluster.transport, cluster.device, machine.gpus, here, "cluster.transport")
     check_sharing(config.mode.backend, cluster.device, machine.gpus, here)
     if backend is not None and backend.torch_native and cluster.transport == "memory":
@@ -170,7 +172,7 @@ def check_cluster(config: Config, world_size: int, machine: Machine) -> None:
         raise ValueError(f"cluster.transport=memory with mode={mode}, which has PyTorch's own; leave it out")
     number("cluster.deadline_s", cluster.deadline_s, 0.1, DAY_S)
     if restarts(cluster.restart) != 0:
-        if backend is None or not backend.checkpoints or world_size == 1:
+        if backend is None or not backend.checkpoints or virtual or world_size == 1:
             why = "which makes no checkpoints" if world_size > 1 else "and one rank, which is this very process"
             remedy = "choose nccl_*, cpu_*, zero* or torch_ddp, with world_size=2 or more"
             raise ValueError(f"cluster.restart with mode={config.mode.name}, {why}: {remedy}")
@@ -179,6 +181,7 @@ def check_cluster(config: Config, world_size: int, machine: Machine) -> None:
     _check_comers(config, world_size)
     whole("cluster.compare", cluster.compare, 0, MOST_SAMPLES)
     together = backend is not None and backend.averages and not backend.torch_native and SyncKind.STEP in backend.sync
+    together = together and not virtual
     if cluster.compare and not (together and config.mode.policy is not None and meets_every_step(config.mode.policy)):
         raise ValueError("cluster.compare is for mode=nccl_sync, whose ranks hold the same bits after every step")
     emulated("cluster.speeds", cluster.speeds, world_size if world_size > 1 else None)
@@ -194,7 +197,8 @@ def _check_comers(config: Config, world_size: int) -> None:
             "cluster.absent and cluster.spares contradict each other: a spare takes the place of an absent rank"
         )
     if cluster.absent or cluster.spares:
-        if backend is None or not backend.averages or world_size == 1:
+        virtual = engine_of(config.engine.name).virtual
+        if backend is None or not backend.averages or virtual or world_size == 1:
             raise ValueError(f"cluster.absent and cluster.spares with mode={config.mode.name}: choose nccl_* or cpu_*")
         if not cluster.tolerate_loss:
             raise ValueError("cluster.absent and cluster.spares need cluster.tolerate_loss=true")
@@ -241,9 +245,17 @@ def check_paths(config: Config) -> None:
         path("resume", config.resume)
 
 
+def script_of(cluster: ClusterConfig, world_size: int) -> tuple[Fault, ...]:
+    """Return the script of faults. Raise ValueError for a fault that cannot happen."""
+    most = restarts(cluster.restart)
+    return script(cluster.faults, world_size, None if most is None else most + cluster.spares)
+
+
 def check_faults(job: Job, mode: Mode, samples: int) -> None:
     """Raise ValueError if a rank never reaches the step of a fault. `samples`: samples of an epoch."""
     check_reach(job.faults, samples, job.epochs, job.batch_size, job.world_size, mode.alike)
+    if mode.backend is not None and not engine_of(mode.engine).virtual:
+        check_link_faults(job.faults, mode.backend, job.links)
 
 
 def checkpoint_of(settings: Checkpointing, mode: Mode, keys: Collection[str] = ()) -> Checkpointing:

@@ -24,6 +24,7 @@ from bench.config.config_checks import (
     checkpoint_of,
     links_of,
     recipe_of,
+    script_of,
     speeds_of,
     world_size_of,
 )
@@ -43,7 +44,7 @@ from ddp.engine import ENGINES
 from ddp.engine.modes import backend_of, engine_of
 from ddp.engine.step_checks import check_step
 from ddp.replica.task import Job, Task
-from ddp.settings import check_parts, known, make_policy, restarts, script
+from ddp.settings import check_parts, known, make_policy, restarts
 from ddp.user_code import CodeDigest
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def plan(
     check_step(config.train.step, mode, world_size, "train.")
     check_cluster(config, world_size, machine)
     check_profile(config.profile, mode, world_size, machine)
-    speeds, faults = speeds_of(config.cluster.speeds, world_size), script(config.cluster.faults, world_size)
+    speeds, faults = speeds_of(config.cluster.speeds, world_size), script_of(config.cluster, world_size)
     links, scripted = links_of(config, world_size), [str(fault) for fault in faults]
     config = replace(config, cluster=replace(config.cluster, speeds=speeds, faults=scripted, links=links))
     config = replace(config, checkpoint=checkpoint_of(config.checkpoint, mode, settings))
@@ -157,7 +158,7 @@ def spec_of(
         lr_scale=1.0 + recipe.lr_scale_ratio * (world_size - 1),
         speeds=tuple(config.cluster.speeds),
         timing=config.timing,
-        faults=script(config.cluster.faults, world_size),
+        faults=script_of(config.cluster, world_size),
         metric=measure.metric,
         higher_is_better=measure.higher_is_better,
         target=measure.target,

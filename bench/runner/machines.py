@@ -67,6 +67,9 @@ class Machines(HeadNode):
         if place.nodes > 1 and cluster.transport == "memory":
             needed = f"needs all ranks on one host, there are {place.nodes}"
             raise UsageError(f"cluster.transport=memory {needed}: leave it out")
+        if str(cluster.restart) not in ("never", "0") or cluster.absent or cluster.spares:
+            own = "cluster.restart, cluster.absent and cluster.spares are for ranks that the command starts itself"
+            raise UsageError(f"{own}: leave them out under {place.launcher}")
         with usage():
             self.listen(cluster.bind)
         return replace(config, world_size=place.world_size)

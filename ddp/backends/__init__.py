@@ -4,11 +4,14 @@ Owns the registry of backends, and their properties that must be known before us
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Flag, auto
 from importlib.util import find_spec
 from typing import Any
 
+from ddp.core.faults import Fault
+from ddp.core.links import Links
 from ddp.core.world import World
 from ddp.registry import Registry, loaded
 
@@ -111,6 +114,13 @@ def check_sharing(name: str | None, device: str, gpus: int, ranks: int) -> None:
     """Raise ValueError if `ranks` of one host would have to share `gpus` and the backend does not support it."""
     if device == "cuda" and gpus < ranks and name is not None and name in BACKENDS and not BACKENDS[name].shares_gpu:
         raise ValueError(f"{ranks} ranks on {gpus} GPU(s), but {name} needs a GPU for every rank; use device=cpu")
+
+
+def check_link_faults(faults: Sequence[Fault], name: str, links: Links | None) -> None:
+    """Raise ValueError for a fault that slows a link down where no transfer of a rank uses a link."""
+    spec, slow = BACKENDS[name], next((fault for fault in faults if fault.kind == "link"), None)
+    if slow is not None and (links is None or spec.torch_native or SyncKind.SNAPSHOT in spec.sync):
+        raise ValueError(f"fault {slow}: no collective goes over links here; set cluster.links with nccl_* or zero*")
 
 
 def world_of(name: str, size: int, samples: int, batch: int, epochs: int, **settings: Any) -> World:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import cast
 
-from ddp.backends import BACKENDS, SyncKind, world_of
+from ddp.backends import BACKENDS, check_link_faults, world_of
 from ddp.backends.base import Reducer, reducing, serving
 from ddp.checkpoint import checkpoint
 from ddp.checkpoint.begin import begun
@@ -35,7 +35,7 @@ def run(job: Job, emit: Emit) -> None:
     """Train `job`. Raises RankFailed, RankLost, Diverged, OutOfResources; InvalidCheckpoint for a checkpoint that ranks
     cannot resume from. No rank process is left running after an exception."""
     spec = BACKENDS[job.backend]
-    _check_links(job)
+    check_link_faults(job.faults, job.backend, job.links)
     if not spec.checkpoints and (job.resume is not None or (job.checkpoints is not None and job.checkpoints.every)):
         raise ValueError(f"{job.backend} makes no checkpoints and cannot go on from one")
     if (job.restarts != 0 or job.absent or job.spares) and job.elsewhere is not None:
@@ -52,13 +52,6 @@ def run(job: Job, emit: Emit) -> None:
         emit = solo.tidied(job, emit)
         near = ranks if job.links is None else DelayedRanks(ranks, job.links)
         coordinate(coordinator, near, reducer, partial(solo.publish, job, emit=emit), emit)
-
-
-def _check_links(job: Job) -> None:
-    """Raise ValueError for a fault that slows a link down where no transfer of a rank uses a link."""
-    spec, slow = BACKENDS[job.backend], next((fault for fault in job.faults if fault.kind == "link"), None)
-    if slow is not None and (job.links is None or spec.torch_native or SyncKind.SNAPSHOT in spec.sync):
-        raise ValueError(f"fault {slow}: no collective goes over links here; set cluster.links with nccl_* or zero*")
 
 
 def start(job: Job) -> Coordinator:

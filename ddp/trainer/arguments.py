@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ddp import settings as checks
-from ddp.backends import check_sharing, paired_backends
+from ddp.backends import check_link_faults, check_sharing, paired_backends
 from ddp.checkpoint import checkpoint
 from ddp.checkpoint.parts import load as load_part
 from ddp.checkpoint.same_data import SameData
@@ -58,6 +58,8 @@ def check_mode(way: Mode, job: Job) -> None:
         raise ValueError(f"faults with mode={way.name!r}, whose ranks are in this very process: use mode='nccl_sync'")
     if backend is None:
         return
+    if not able.virtual:
+        check_link_faults(job.faults, job.backend, job.links)
     if (able.virtual or not backend.checkpoints) and (job.checkpoints is not None or job.resume is not None):
         raise ValueError(
             f"mode={way.name!r} makes no checkpoints and cannot go on from one: leave out checkpoint_folder and resume, or "

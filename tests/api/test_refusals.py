@@ -109,6 +109,7 @@ class Endless(IterableDataset[int]):
         ({"speed_hint": (1.0,)}, "2 ranks"),
         ({"faults": ["1@999999:crash"]}, "fault 1@999999:crash cannot come"),
         ({"faults": ["1@3:raise", "1@5:slow"]}, "cannot come: 1@3:raise ends that rank"),
+        ({"faults": ["1@3:link"]}, "fault 1@3:link*2: no collective goes over links here"),
         ({"checkpoint_every": 1}, "checkpoint_every without checkpoint_folder"),
         ({"checkpoint_unit": "averages"}, "checkpoint_unit without checkpoint_folder"),
         ({"checkpoint_folder": ""}, "checkpoint_folder='' is no path"),

@@ -73,6 +73,10 @@ OUTER = "averaging.outer=momentum"
         (f"cluster.faults=[1@{HUGE}:slow]", "cannot come: "),
         ("mode=nccl_sync cluster.faults=[0@5:crash,1@999999:raise]", "fault 1@999999:raise cannot come"),
         ("cluster.faults=[1@5:crash,1@9:stall]", "fault 1@9:stall cannot come: 1@5:crash ends that rank"),
+        ("cluster.restart=1 'cluster.faults=[1@5:crash,1@9:stall,1@11:slow]'", "cannot come: 1@9:stall ends that rank"),
+        ("cluster.restart=always 'cluster.faults=[1@5:crash,1@5:crash]'", "fault 1@5:crash cannot come"),
+        ("mode=nccl_sync 'cluster.faults=[1@5:link]'", "no collective goes over links here; set cluster.links"),
+        ("mode=cpu_sync cluster.links=30ms/1gbit 'cluster.faults=[1@5:link]'", "no collective goes over links here"),
         (f"cluster.faults=[1@5:slow*{'9' * 400}]", "steps take 1 to 1e+06 times as long"),
         ("cluster.faults=[2@5:crash]", "ranks are 0 to 1"),
         (f"{SOLO} cluster.faults=[0@5:crash]", "use world_size=2 or more"),
@@ -82,6 +86,10 @@ OUTER = "averaging.outer=momentum"
         ("mode=torch_zero1 checkpoint.unit=epochs", "mode=torch_zero1 makes no checkpoints: leave out checkpoint.*"),
         ("mode=torch_fsdp cluster.restart=1", "choose nccl_*, cpu_*, zero* or torch_ddp"),
         ("mode=nccl_sync world_size=1 cluster.restart=1", "with world_size=2 or more"),
+        ("mode=virtual_nccl_cadence cluster.restart=1", "which makes no checkpoints: choose nccl_*"),
+        ("mode=virtual_nccl_cadence cluster.absent=1", "with mode=virtual_nccl_cadence: choose nccl_* or cpu_*"),
+        ("mode=virtual_cpu_async cluster.spares=1", "with mode=virtual_cpu_async: choose nccl_* or cpu_*"),
+        ("mode=virtual_nccl_sync cluster.compare=5", "cluster.compare is for mode=nccl_sync"),
     ],
 )
 def test_what_cannot_be_is_one_line(quiet: Bench, capsys: pytest.CaptureFixture[str], words: str, said: str) -> None:
