@@ -23,7 +23,8 @@ def derive(seed: int, *keys: int | str) -> int:
 
 
 def permutation(seed: int, epoch: int, samples: int) -> NDArray[np.int64]:
-    """Return the order in which epoch `epoch` visits samples: a permutation, shape [samples]."""
+    """Return the order in which epoch `epoch` visits samples: a permutation, shape [samples]. Raise ValueError for
+    fewer than 0 samples."""
     if samples < 0:
         raise ValueError(f"an epoch cannot have {samples} samples; give 0 or more")
     # Sort raw 64-bit draws: NumPy may change the algorithm of Generator.permutation.

@@ -26,14 +26,14 @@ class Unusable(ValueError):
 def member(kind: str, name: str, module: str, has: str, like: type | None = None) -> Any:
     """Return the attribute `has` of `module`, which is registered as the `kind` called `name`. Raises Unusable if it is
     missing or no instance of `like`."""
-    found = imported(kind, name, module)
+    loaded = imported(kind, name, module)
     place = _shown(origin(module) or module)
-    if not hasattr(found, has):
+    if not hasattr(loaded, has):
         raise Unusable(f"{kind} {name}: {place} has no {has}{f', which must be a {like.__name__}' if like else ''}")
-    it = getattr(found, has)
-    if like is not None and not isinstance(it, like):
-        raise Unusable(f"{kind} {name}: {place}: {has} must be a {like.__name__}, and is a {type(it).__name__}")
-    return it
+    value = getattr(loaded, has)
+    if like is not None and not isinstance(value, like):
+        raise Unusable(f"{kind} {name}: {place}: {has} must be a {like.__name__}, and is a {type(value).__name__}")
+    return value
 
 
 def imported(kind: str, name: str, module: str) -> Any:
@@ -60,10 +60,10 @@ def blamed(kind: str, name: str, module: str, *passing: type[Exception]) -> Iter
         raise
     except BaseException as error:  # `SystemExit`, or the user's own
         if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
-            said = f"it is registered as module {module}, and there is none; write the file, or correct its registry"
+            mistake = f"it is registered as module {module}, and there is none; write the file, or correct its registry"
         else:
-            said = f"{place_of(error, module)}: {_told(error)}"
-        raise Unusable(f"{kind} {name}: {said}") from error
+            mistake = f"{place_of(error, module)}: {_message(error)}"
+        raise Unusable(f"{kind} {name}: {mistake}") from error
 
 
 def missing(kind: str, name: str, known: Iterable[str]) -> str:
@@ -133,6 +133,6 @@ def _shown(file: str) -> str:
     return str(path.relative_to(here)) if path.is_relative_to(here) else file
 
 
-def _told(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     text = error.msg if isinstance(error, SyntaxError) else str(error)
     return f"{type(error).__name__}: {(text.strip() or 'no reason given').splitlines()[0]}"

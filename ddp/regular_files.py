@@ -88,9 +88,9 @@ def whole_lines(path: Path, most: int = RECORDS) -> Iterator[bytes]:
 
 def size(path: Path, most: int) -> int:
     """Return the size in bytes of a regular file of at most `most` bytes. Raises OSError for anything else."""
-    found = os.stat(path)
-    _check(found, path, most)
-    return found.st_size
+    status = os.stat(path)
+    _check(status, path, most)
+    return status.st_size
 
 
 def copy(source: Path, target: Path, most: int) -> None:
@@ -110,15 +110,15 @@ def walk(root: Path, unread: list[OSError]) -> Iterator[tuple[Path, list[str], l
         yield Path(folder), folders, files
 
 
-def _check(found: os.stat_result, path: Path, most: int) -> None:
+def _check(status: os.stat_result, path: Path, most: int) -> None:
     """Raise OSError unless the file is a regular one of at most `most` bytes."""
-    if not stat.S_ISREG(found.st_mode):
-        kind = next((name for test, name in _KINDS if test(found.st_mode)), "something else")
-        code = errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL
+    if not stat.S_ISREG(status.st_mode):
+        kind = next((name for test, name in _KINDS if test(status.st_mode)), "something else")
+        code = errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.EINVAL
         raise OSError(code, f"not a file but {kind}", str(path))
-    if found.st_size > most:
-        raise _too_large(path, found.st_size, most)
+    if status.st_size > most:
+        raise _too_large(path, status.st_size, most)
 
 
-def _too_large(path: Path, found: int, most: int) -> OSError:
-    return OSError(errno.EFBIG, f"too large ({found:,} bytes, {most:,} at most)", str(path))
+def _too_large(path: Path, count: int, most: int) -> OSError:
+    return OSError(errno.EFBIG, f"too large ({count:,} bytes, {most:,} at most)", str(path))

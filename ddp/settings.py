@@ -93,12 +93,12 @@ def path(name: str, value: Any) -> str:
     would mean the current folder) or not UTF-8."""
     if not isinstance(value, (str, os.PathLike)):  # a number is probably meant for another argument
         raise ValueError(f"{name}={_shown(value)} must be a path, such as {name}='runs'")
-    said = os.fsdecode(value)
-    if not said.strip() or "\0" in said:
-        raise ValueError(f"{name}={_shown(said)} is no path: name one, or leave {name} out")
-    if (absolute := os.path.abspath(said)) != encodable(absolute):
+    text = os.fsdecode(value)
+    if not text.strip() or "\0" in text:
+        raise ValueError(f"{name}={_shown(text)} is no path: name one, or leave {name} out")
+    if (absolute := os.path.abspath(text)) != encodable(absolute):
         raise ValueError(f"{name}={_shown(absolute)} is not UTF-8, and records could not name it: rename it")
-    return said
+    return text
 
 
 def check_parts(policy: Policy) -> None:

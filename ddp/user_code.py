@@ -119,13 +119,13 @@ def file_of(source: str) -> Path:
 
 def _files(first: Path, folder: Path) -> list[Path]:
     """Return `first` and all files in `folder` that it imports, directly or indirectly, anywhere in their code."""
-    found, waiting = {first}, [first]
+    files, waiting = {first}, [first]
     while waiting:
         file = waiting.pop()
-        new = {each for name in _imported(file, folder) for each in _named(name, folder)} - found
-        found |= new
+        new = {each for name in _imported(file, folder) for each in _named(name, folder)} - files
+        files |= new
         waiting += new
-    return sorted(found)
+    return sorted(files)
 
 
 def _imported(file: Path, folder: Path) -> Iterator[str]:

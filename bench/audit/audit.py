@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from bench.audit import evaluation, reports
-from bench.audit.again import Bench
+from bench.audit.audit_input import AuditOrder
 from bench.audit.between import MOST_LINES, chains, ends, left_alone, rounded
 from bench.audit.compare import (
     AT_ONCE,
@@ -29,7 +29,7 @@ from bench.audit.costs import StepBytes, costs, step_bytes
 from bench.audit.counters import counted, resets, scales, updates
 from bench.audit.delivered import delivered
 from bench.audit.figures import counted_from, figures_apart, scalars_apart, weighed
-from bench.audit.kept import (
+from bench.audit.kept_files import (
     Incomplete,
     Kept,
     KeptStep,
@@ -39,8 +39,8 @@ from bench.audit.kept import (
     read,
     whole,
 )
-from bench.audit.order import AuditOrder
 from bench.audit.reading import TrainingData, committed, content, repeatable, unknowable
+from bench.audit.repeated_step import Bench
 from bench.audit.rows import UNREPEATED, complete, is_complete, redo, repeats, steps_of
 from bench.audit.rules import Rules, left_out_roundings
 from bench.audit.setups import settings_reached, setup

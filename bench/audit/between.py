@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from bench.audit.kept import BUFFERS, PARAMETERS, KeptStep, Part, Parts
-from bench.audit.order import AuditOrder
+from bench.audit.audit_input import AuditOrder
+from bench.audit.kept_files import BUFFERS, PARAMETERS, KeptStep, Part, Parts
 from bench.results.audit_file import AuditItem, Outcome
 
 MOST_LINES = 3

@@ -14,8 +14,8 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from bench.audit.again import Done
-from bench.audit.kept import BUFFERS, OPTIMIZER, PARAMETERS, KeptStep, Name, Part
+from bench.audit.kept_files import BUFFERS, OPTIMIZER, PARAMETERS, KeptStep, Name, Part
+from bench.audit.repeated_step import Done
 
 SLACK = 16.0
 """Factor for sums in another order and other vectorization: several roundings, of which the measured one is typical."""

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from bench.audit.again import Bench, Done, moved
-from bench.audit.kept import OPTIMIZER, Name
-from bench.audit.order import AuditOrder
+from bench.audit.audit_input import AuditOrder
+from bench.audit.kept_files import OPTIMIZER, Name
+from bench.audit.repeated_step import Bench, Done, moved
 from bench.results.audit_file import AuditItem
 from ddp.core.step_settings import PLAIN
 from ddp.replica.scalars import Scalars

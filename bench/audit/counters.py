@@ -14,10 +14,10 @@ from typing import Any
 
 from torch import Tensor
 
-from bench.audit.again import Bench, several
+from bench.audit.audit_input import AuditOrder
 from bench.audit.figures import DOUBLED, FACTOR
-from bench.audit.kept import BUFFERS, OPTIMIZER, KeptStep, Parts
-from bench.audit.order import AuditOrder
+from bench.audit.kept_files import BUFFERS, OPTIMIZER, KeptStep, Parts
+from bench.audit.repeated_step import Bench, several
 from bench.results.audit_file import AuditItem
 from ddp.core.step_settings import PLAIN
 

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.audit.kept import PARAMETERS, Name, Parts, raw
-from bench.audit.order import AuditOrder
+from bench.audit.audit_input import AuditOrder
+from bench.audit.kept_files import PARAMETERS, Name, Parts, raw
 from bench.audit.state_digest import digest
 from bench.results.audit_file import AuditItem
 from ddp import regular_files

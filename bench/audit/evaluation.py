@@ -8,12 +8,12 @@ from math import isclose, isnan, nan
 import numpy as np
 import torch
 
-from bench.audit.again import Bench, moved
+from bench.audit.audit_input import AuditOrder
 from bench.audit.compare import DEVICE_ROUNDING, shake_of
 from bench.audit.definitions import defined, is_near
-from bench.audit.kept import EvaluatedBatch
-from bench.audit.order import AuditOrder
+from bench.audit.kept_files import EvaluatedBatch
 from bench.audit.reading import rows
+from bench.audit.repeated_step import Bench, moved
 from bench.audit.seeds import seed_of
 
 Span = tuple[int, int]

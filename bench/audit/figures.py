@@ -10,16 +10,16 @@ from typing import Any
 
 import torch
 
-from bench.audit.again import Bench, Done
-from bench.audit.collected import Totals
+from bench.audit.audit_input import AuditOrder, StepReport
 from bench.audit.compare import SLACK, StepDifference
 from bench.audit.definitions import DEFINITIONS, NEAR
-from bench.audit.kept import KeptStep
-from bench.audit.order import AuditOrder, StepReport
+from bench.audit.kept_files import KeptStep
+from bench.audit.repeated_step import Bench, Done
 from bench.audit.reports import of_step
 from bench.audit.rows import TRIES
 from bench.audit.rules import left_out_roundings
 from bench.audit.seeds import seed_others
+from bench.audit.step_scalars import Totals
 from bench.results.audit_file import AuditItem
 
 CLOSE = 1e-5

@@ -14,7 +14,7 @@ from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
-from bench.audit.order import AuditOrder, order_of
+from bench.audit.audit_input import AuditOrder, order_of
 from bench.base import interrupts
 from bench.base.usage import reason
 from bench.config.plan import LaunchPlan
@@ -138,7 +138,8 @@ class RunAudit:
 
     def report(self, folder: Path, destination: Path) -> tuple[AuditReport | None, tuple[str, ...]]:
         """Wait for the audit, and leave in the folder what a repetition needs. Return the report, and notes on what
-        went wrong. `destination`: the final folder, where the audit can be repeated."""
+        went wrong. `destination`: the final folder, where the audit can be repeated. Raise Unaudited if the audit was
+        never started."""
         if self.order is None:
             return None, ()
         report: AuditReport | None = None

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from math import isclose
 from typing import Any
 
-from bench.audit.again import Bench
-from bench.audit.kept import KeptStep
-from bench.audit.order import AuditOrder, StepReport
-from bench.audit.places import step_of
+from bench.audit.audit_input import AuditOrder, StepReport
+from bench.audit.kept_files import KeptStep
+from bench.audit.repeated_step import Bench
+from bench.audit.schedule_places import step_of
 from bench.results.audit_file import AuditItem
 
 NEAR = 1e-6

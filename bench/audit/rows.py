@@ -14,10 +14,10 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from bench.audit.again import Bench, Done, Work
-from bench.audit.collected import both
-from bench.audit.kept import PARAMETERS, Incomplete, KeptStep, Name
+from bench.audit.kept_files import PARAMETERS, Incomplete, KeptStep, Name
+from bench.audit.repeated_step import Bench, Done, Work
 from bench.audit.seeds import seed_others
+from bench.audit.step_scalars import both
 
 Step = tuple[int, Sequence[Work], float]
 """(epoch, positions of each rank's batches, samples seen before it)."""

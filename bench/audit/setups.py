@@ -20,9 +20,9 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from bench.audit.again import several
+from bench.audit.audit_input import AuditOrder
 from bench.audit.derivative import slope
-from bench.audit.order import AuditOrder
+from bench.audit.repeated_step import several
 from bench.base.writing import write_text
 from bench.models import MODELS, load
 from bench.models.data import DATA, DataOptions, DataSet, data_set

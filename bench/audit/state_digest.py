@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from bench.audit.kept import BUFFERS, OPTIMIZER, PARAMETERS, Name, raw
+from bench.audit.kept_files import BUFFERS, OPTIMIZER, PARAMETERS, Name, raw
 
 
 def digest(state: Mapping[Name, Tensor]) -> str:

@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-from bench.audit.again import Bench, moved
+from bench.audit.audit_input import AuditOrder
 from bench.audit.between import MOST_LINES
 from bench.audit.compare import DEVICE_ROUNDING, identical, shake_of, states_apart
-from bench.audit.kept import Incomplete, KeptStep, Name, Part, every, whole
-from bench.audit.order import AuditOrder
+from bench.audit.kept_files import Incomplete, KeptStep, Name, Part, every, whole
+from bench.audit.repeated_step import Bench, moved
 from bench.audit.rows import UNREPEATED, redo, redo_all, repeats
 from bench.audit.rules import left_out_roundings
 from bench.audit.seeds import seed_of, seed_others

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bench.audit.again import several
+from bench.audit.repeated_step import several
 
 STEPS = 2
 SMALL = 1e-3

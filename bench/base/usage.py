@@ -50,21 +50,22 @@ def reason(error: OSError) -> str:
 
 def path_of(text: str) -> Path:
     """Convert an argument to a path; argparse names the argument in the error. An empty text would be the working
-    directory."""
+    directory. Raise ArgumentTypeError for an empty one."""
     if not text:
         raise ArgumentTypeError("it is empty; give a path")
     return Path(text)
 
 
 def there(text: str) -> Path:
-    """Convert the path of a file or folder that must exist. Defaults are paths already and are not checked."""
+    """Convert the path of a file or folder that must exist. Raise ArgumentTypeError if it does not.
+    Defaults are paths already and are not checked."""
     if not path_of(text).exists():
         raise ArgumentTypeError(f"{text}: no such file or folder")
     return Path(text)
 
 
 def file_of(text: str) -> Path:
-    """Convert the path of a file to write."""
+    """Convert the path of a file to write. Raise ArgumentTypeError for a folder."""
     if path_of(text).is_dir():
         raise ArgumentTypeError(f"{text} is a folder; give a file")
     return Path(text)

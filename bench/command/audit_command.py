@@ -65,7 +65,7 @@ def _audit(folder: Path) -> Exit:
 
 def _audited(run: Run) -> AuditReport:
     """Audit a run of a registered model."""
-    from bench.audit.order import order_of
+    from bench.audit.audit_input import order_of
     from bench.audit.process import AuditProcess
     from bench.command.cell_plan import make_plan
     from bench.runner.resume import config_of

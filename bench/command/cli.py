@@ -163,7 +163,7 @@ def _more(arguments: list[str]) -> int:
     parser.add_argument("--baseline", type=there, default=BASELINES, help="folder of baselines, or one of its files")
     parser.add_argument("--show", action="store_true", help="print the commands, train nothing")
     options = parser.read(arguments)
-    from bench.command.more import more
+    from bench.command.more_command import more
 
     return int(more(options.path, options.baseline, dispatch, options.show))
 

@@ -11,7 +11,7 @@ from bench.base.environment import commit
 from bench.base.exitcodes import Exit
 from bench.base.usage import UsageError, usage
 from bench.command.validate_command import some_runs
-from bench.report.moves import Side
+from bench.report.cell_changes import Side
 from bench.report.two_sides import write_comparison
 from bench.results.cells import cells
 from bench.results.runfolder import Run

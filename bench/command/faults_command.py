@@ -53,7 +53,7 @@ def add(parser: Parser) -> None:
 
 def faults(options: argparse.Namespace) -> Exit:
     """Run the cells that have no result in the folder yet; write a table and a heat map of all results. Return
-    REGRESSION if a result differs from the documentation. Raises UsageError."""
+    REGRESSION if a result differs from the documentation. Raises UsageError, and ValueError for `--jobs`."""
     if not options.matrix:
         raise UsageError("nothing to play: give --matrix")
     worlds = WORLDS if options.world == EVERY_WORLD else (options.world,)

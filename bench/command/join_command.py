@@ -144,7 +144,7 @@ class _RecordTail:
         self._file.close()
 
     def new(self) -> Iterator[Any]:
-        """Iterate over the records appended since the last call."""
+        """Iterate over the records appended since the last call. Raise UsageError if the file cannot be read."""
         *lines, self._rest = (self._rest + self._file.read()).split(b"\n")
         for line in lines:
             try:

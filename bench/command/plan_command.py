@@ -67,7 +67,7 @@ class PlannedRuns:
     _keys: set[tuple[Path, str, str, str]] = field(default_factory=set)
 
     def job(self, composed: DictConfig) -> None:
-        """Note one run; Hydra calls this."""
+        """Note one run; Hydra calls this. Raise ValueError for a run that cannot resume."""
         try:
             config = settled(typed(composed))
             check_objective(config.objective, config.timing)

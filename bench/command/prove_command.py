@@ -72,7 +72,8 @@ def _quiet(config: Config) -> Config:
 def prove(arguments: list[str], parser: argparse.ArgumentParser, verbs: tuple[str, ...]) -> Exit:
     """Prove the modes that `arguments` select: options of `parser`, then overrides.
 
-    Return exit code 1 if a mode differs from PyTorch, 3 if a mode could not be compared."""
+    Return exit code 1 if a mode differs from PyTorch, 3 if a mode could not be compared. Raise UsageError for settings
+    that cannot be proved."""
     parser.add_argument("--steps", type=int, default=3, help="steps, or averages, that are compared (default: 3)")
     parser.add_argument("--batch", type=int, default=4, help="samples of a micro-batch of one rank (default: 4)")
     parser.add_argument("--json", type=file_of, metavar="FILE", help="write all differences by step")

@@ -81,7 +81,7 @@ class Points(PlannedRuns):
 
     def resolved(self, config: Config, keys: list[str]) -> RunSpec:
         """Return the run with the launcher's number of ranks. Assumes hosts with the requested resources: each host
-        checks its own."""
+        checks its own. Raise ValueError for another number of ranks, and for a mode of one process."""
         own, ranks = self.settings, self.settings.nodes * self.settings.ranks
         if own.nodes > 1:
             if engine_of(config.engine.name).in_place:

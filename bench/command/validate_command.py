@@ -50,7 +50,7 @@ def add_validate(parser: argparse.ArgumentParser, runs: Path, baselines: Path) -
 def validate(options: argparse.Namespace) -> Exit:
     """Judge the runs and print the verdicts; return the exit code. Raise UsageError."""
     from bench.validate import Terms, judge_trees
-    from bench.validate.show import lines
+    from bench.validate.verdict_text import lines
 
     terms = Terms(
         today=_today(),

@@ -45,13 +45,12 @@ _LAST: list[list[tuple[str, Any]]] = []
 
 def register() -> None:
     """Register the schema and the groups' members with Hydra, unless they are unchanged since the last call."""
-    from hydra.core.config_store import ConfigStore  # takes its time, and who judges runs needs none of it
-
-    store = ConfigStore.instance()
+    store = _store()
     members = [list(group.items()) for group in (MODELS, ENGINES, BACKENDS, modes(), POLICIES)]
     if members == _LAST and "schema.yaml" in store.repo:
         return
     _LAST[:] = members
+    vars(store)["__deepcopy__"] = _store  # Hydra copies it for each composition, and again what it takes from it
     store.store(name="schema", node=_schema())
     for name in MODELS:
         source = MODELS[name]  # a launcher of Hydra's may compose in another process, which does not know a file's name
@@ -64,6 +63,13 @@ def register() -> None:
         store.store(group="mode", name=name, node=_preset(mode), package="_global_")
     for name, policy in POLICIES.items():
         store.store(group="policy", name=name, node=policy_node(name, policy))
+
+
+def _store(memo: object = None) -> Any:
+    """Return Hydra's store of configurations, which is the only one: also as its copy."""
+    from hydra.core.config_store import ConfigStore  # takes its time, and who judges runs needs none of it
+
+    return ConfigStore.instance()
 
 
 def _preset(mode: Mode) -> dict[str, Any]:

@@ -201,7 +201,8 @@ def _kind(op: Op) -> str:
 
 
 def depend(trace: PipelineTrace, first: dict[Op, tuple[float, float]]) -> None:
-    """Fill in what each operation waits for. `first`: begin and end of the operations of the first step."""
+    """Fill in what each operation waits for. `first`: begin and end of the operations of the first step. Raise
+    ValueError if one that is waited for is missing."""
     for stage in range(trace.stages):
         mine = sorted((op for op in first if op[2] == stage), key=lambda op: (first[op][0], op[1], op[0]))
         _stream(trace, mine, first, stage)

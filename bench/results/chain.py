@@ -82,7 +82,7 @@ def lines(path: Path, seal: Seal | None = None, *, torn: bool = False) -> Iterat
 
 
 def batches(path: Path, seal: Seal | None = None, *, torn: bool = False) -> Iterator[list[bytes]]:
-    """Yield the lines as `lines` does, several at a time."""
+    """Yield the lines as `lines` does, several at a time. Raise ValueError for a line that was changed."""
     before, total, count, sealed = START, sha256(), 0, seal is not None
     for block in regular_files.blocks(path):
         some = block.split(b"\n")

@@ -22,7 +22,7 @@ WHO = ("run_id", "model", "mode", "world_size", "seed", "config_hash")
 
 
 def load(path: str | Path = "runs", what: str = "runs") -> pd.DataFrame:
-    """Read runs into a frame. `bench.load` has the description."""
+    """Read runs into a frame. `bench.load` has the description. Raise ValueError for an unknown frame."""
     if what not in FRAMES:
         raise ValueError(unknown("what", what, FRAMES))
     runs, problems = find_runs(Path(path))

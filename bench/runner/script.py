@@ -43,8 +43,8 @@ from ddp.replica.optimizers import as_one, usable
 from ddp.replica.task import Job
 from ddp.replica.trainable import SUMMED
 from ddp.trainer.mistakes import make_model
+from ddp.trainer.model_trial import sketch, sums
 from ddp.trainer.recording import RecordOrder
-from ddp.trainer.sketch import sketch, sums
 from ddp.trainer.task import PackedTask, Parts, make_task, pack
 
 AUDITOR = "bench.audit.audit"

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from bench.audit.order import order_of
+from bench.audit.audit_input import order_of
 from bench.audit.process import AuditProcess
 from bench.base import environment
 from bench.config.plan import ScriptPlan

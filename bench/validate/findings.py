@@ -17,7 +17,7 @@ from bench.validate.library import Match
 from bench.validate.ranks import Shift
 from bench.validate.reference import Reference, Sets
 from bench.validate.statistics import Comparison
-from bench.validate.verdict import Verdict
+from bench.validate.verdict import Verdict, verdict
 
 T = TypeVar("T")
 
@@ -43,6 +43,25 @@ class Case:
             value = self.derivation.value(function, run, *more, lost=lost)
             if value is not None:
                 yield run, value
+
+    def failure(self, check: str, function: Callable[..., str], *more: Any) -> Verdict | None:
+        """Return FAIL for the first run of which `function` says what is wrong; None: of none."""
+        for run, wrong in self.each(function, *more):
+            if wrong:
+                return verdict("FAIL", check, self.cell, f"seed {run.metrics.seed}: {wrong}")
+        return None
+
+    def compared(
+        self, check: str, function: Callable[..., tuple[str, int]], *more: Any, lost: bool = False, mark: str = ":"
+    ) -> tuple[Verdict | None, int]:
+        """Return FAIL for the first run of which `function` says what is wrong, or None; and how much was compared before
+        it, by the counts of `function`. `mark`: what follows the seed."""
+        count = 0
+        for run, (wrong, some) in self.each(function, *more, lost=lost):
+            if wrong:
+                return verdict("FAIL", check, self.cell, f"seed {run.metrics.seed}{mark} {wrong}"), count
+            count += some
+        return None, count
 
     @property
     def own(self) -> Reference | None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bench.validate import Judgement
-from bench.validate.show import fields, summary
 from bench.validate.verdict import Verdict
+from bench.validate.verdict_text import fields, summary
 
 SHOWN = 10
 SUMMARY_BYTES = 1024 * 1024

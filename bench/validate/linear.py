@@ -80,7 +80,8 @@ def apart(
     groups: Sequence[SketchGroup], given: str | Combined, wanted: Combined, roundings: float, room: float = 0.0
 ) -> SketchDifference | None:
     """Return the group in which a sketch differs most from `wanted`, if the difference exceeds `roundings` roundings of
-    every value and a change of the size `room`; else None. Groups in which `wanted` is not finite are ignored."""
+    every value and a change of the size `room`; else None. Groups in which `wanted` is not finite are ignored. Raise
+    ValueError for another number of groups."""
     actual = combine([(1.0, decode(given))]) if isinstance(given, str) else given
     if not actual.sums.shape == wanted.sums.shape == (len(groups), wanted.sums.shape[1]):
         raise ValueError(f"sketches have {len(actual.sizes)}, {len(wanted.sizes)} groups, but {len(groups)} are named")

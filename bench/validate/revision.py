@@ -67,8 +67,8 @@ def _write(folder: Path, reference: Reference) -> None:
 
 
 def whole(path: Path) -> Library:
-    """Read the references in a file or folder. Raises ValueError if the path does not exist or a reference cannot be
-    trusted."""
+    """Read the references in a file or folder. Raises ValueError if the path does not exist, Broken if a reference
+    cannot be trusted."""
     if not path.exists():
         raise ValueError(f"{path}: no such file or folder")
     library = load(path)

@@ -260,8 +260,8 @@ def _check(place: Path, manifest: Manifest) -> None:
 
 
 def resume(job: Job, rank: int | None = None) -> Checkpoint | None:
-    """Return the checkpoint from which `job` resumes, with the state of its policy; None if it does not resume. `rank`: as
-    in `read`. Raises ValueError for a checkpoint of another run."""
+    """Return the checkpoint from which `job` resumes, with the state of its policy; None if it does not resume. `rank`:
+    as in `read`. Raises ValueError for a checkpoint of another run, InvalidCheckpoint for a damaged one."""
     if job.resume is None:
         return None
     checkpoint = read(job.resume, job, rank)

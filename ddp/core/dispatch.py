@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable
+from typing import TypeVar
 
 from ddp.core.allocation import fit, level, merge_lone, top_up
 from ddp.core.allowance import allowances, givers
@@ -17,6 +18,8 @@ from ddp.core.granting import grant
 from ddp.core.ledger import Ledger
 from ddp.core.shared_grants import share_epoch
 from ddp.core.values import replace
+
+T = TypeVar("T")
 
 RESERVE = 4
 """In rebalanced windows, 1/RESERVE of every count is held in reserve at first."""
@@ -37,7 +40,7 @@ def begin_window(cohort: CoordinatorState, plan: Plan) -> CoordinatorState:
 
     Steps granted ahead are part of the window. Otherwise a window would end a few steps before its epoch, and each end
     costs a round."""
-    counts = _living(cohort, plan.counts)
+    counts = _living(cohort, plan.counts, 0)
     ledger = next((ledger for ledger in cohort.ledgers if ledger.free), None) or _open(cohort, plan)
     if plan.dispatch != "fixed":
         begun = sum([state.queued - state.before for state in cohort.ranks if state.alive])
@@ -91,17 +94,15 @@ def _outlook(cohort: CoordinatorState, weights: tuple[float, ...]) -> tuple[tupl
     ), expected
 
 
-def _living(cohort: CoordinatorState, values: tuple[int, ...]) -> tuple[int, ...]:
+def _living(cohort: CoordinatorState, values: tuple[T, ...], lost: T) -> tuple[T, ...]:
+    """Return one value for each rank: `lost` for lost ones."""
     if len(cohort.live) == len(values):
         return values
-    return tuple(n if state.alive else 0 for n, state in zip(values, cohort.ranks, strict=True))
+    return tuple(value if state.alive else lost for value, state in zip(values, cohort.ranks, strict=True))
 
 
 def _weights(cohort: CoordinatorState, plan: Plan) -> tuple[float, ...]:
-    exact = plan.weights or tuple(map(float, plan.counts))
-    if len(cohort.live) == len(exact):
-        return exact
-    return tuple(w if state.alive else 0.0 for w, state in zip(exact, cohort.ranks, strict=True))
+    return _living(cohort, plan.weights or tuple(map(float, plan.counts)), 0.0)
 
 
 def _open(cohort: CoordinatorState, plan: Plan) -> Ledger:
@@ -109,7 +110,7 @@ def _open(cohort: CoordinatorState, plan: Plan) -> Ledger:
     world = cohort.world
     if plan.dispatch == "progressive":
         return Ledger.shared(cohort.begun, world.samples)
-    steps = level(_weights(cohort, plan), _living(cohort, (world.steps,) * world.size), world.steps)
+    steps = level(_weights(cohort, plan), _living(cohort, (world.steps,) * world.size, 0), world.steps)
     return Ledger.sliced(cohort.begun, world.samples, world.batch, steps)
 
 
@@ -117,10 +118,10 @@ def _of_own(cohort: CoordinatorState, plan: Plan, ledger: Ledger) -> tuple[int, 
     """Return a window in which no rank takes another's samples: the rest of each slice, at most the plan's counts.
 
     What lost ranks leave behind is divided in addition. Every rank with something left does some of it."""
-    counts, batch = _living(cohort, plan.counts), cohort.world.batch
-    own = _living(cohort, tuple(-(-(stop - start) // batch) for start, stop in ledger.pools))
+    counts, batch = _living(cohort, plan.counts, 0), cohort.world.batch
+    own = _living(cohort, tuple(-(-(stop - start) // batch) for start, stop in ledger.pools), 0)
     orphaned = ledger.steps(batch) - sum(own)
-    more = level(_weights(cohort, plan), _living(cohort, (orphaned,) * len(own)), orphaned)
+    more = level(_weights(cohort, plan), _living(cohort, (orphaned,) * len(own), 0), orphaned)
     rest = tuple(map(sum, zip(own, more, strict=True)))
     windows = max(-(-left // n) for left, n in zip(rest, counts, strict=True) if n)
     # a single step says little about a rank's speed, as it includes the start-up

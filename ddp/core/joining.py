@@ -24,7 +24,8 @@ OFFERED = "a process is offered for it"
 
 
 def ready(cohort: CoordinatorState, event: Ready) -> Reaction:
-    """Record that a rank is ready at the start of the run. Aborts the run if ranks differ."""
+    """Record that a rank is ready at the start of the run. Aborts the run if ranks differ. Raise ProtocolError for a
+    second report."""
     state = cohort.ranks[event.rank]
     if state.digest:
         raise ProtocolError(f"rank {event.rank} reports ready twice")

@@ -18,7 +18,7 @@ from ddp.core.commands import Drop, Plan
 from ddp.core.event_parts import WorkSeconds
 from ddp.core.events import Averaged, Progress, Ready, Resumed
 from ddp.core.join_events import Joined
-from ddp.core.scatter import Scatter
+from ddp.core.outliers import Scatter
 from ddp.core.slow_links import LinkWatch
 from ddp.core.values import replace
 

@@ -41,7 +41,8 @@ def _crop_and_flip(padding: int, batch: Any, draws: Draws) -> Any:
 
 
 def shift_and_flip(images: Tensor, padding: int, draws: Draws) -> Tensor:
-    """Apply `crop_and_flip` to images [n, c, h, w] themselves, for batches with another structure."""
+    """Apply `crop_and_flip` to images [n, c, h, w] themselves, for batches with another structure. Raise ValueError for
+    tensors of another shape."""
     if images.dim() != 4:
         raise ValueError(f"crop_and_flip is for images [n, c, h, w], not for a tensor of shape {list(images.shape)}")
     count, _, height, width = images.shape

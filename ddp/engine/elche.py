@@ -33,7 +33,8 @@ TICK_S = 0.5
 
 def run(job: Job, emit: Emit) -> None:
     """Train `job`. Raises RankFailed, RankLost, Diverged, OutOfResources; InvalidCheckpoint for a checkpoint that ranks
-    cannot resume from. No rank process is left running after an exception."""
+    cannot resume from, ValueError for settings that contradict each other. No rank process is left running after an
+    exception."""
     spec = BACKENDS[job.backend]
     check_link_faults(job.faults, job.backend, job.links)
     if not spec.checkpoints and (job.resume is not None or (job.checkpoints is not None and job.checkpoints.every)):

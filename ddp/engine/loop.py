@@ -41,7 +41,7 @@ ALIVE_S = 1.0
 
 
 def device_of_rank(job: Job, rank: int) -> torch.device:
-    """Return CUDA if every rank of this host has a GPU of its own, or if the job asks for it; else the CPU."""
+    """Return CUDA if each rank here has its own GPU or the job asks for it (ValueError if there is none), or the CPU."""
     here = job.host_ranks or job.world_size
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if job.device == "cuda" and not gpus:

@@ -58,8 +58,8 @@ class FlowBuilder:
         return self._add("also_with", lambda label: Residual(self._take(module, label), self._take(shortcut, label)))
 
     def loop(self, module: Part, times: int) -> FlowBuilder:
-        """Apply `module` `times` times to its own output, with the same weights. `Graph.traces` returns the values of all
-        iterations."""
+        """Apply `module` `times` times to its own output, with the same weights. `Graph.traces` returns the values of
+        all iterations. Raise GraphError for fewer than one time."""
         if isinstance(times, bool) or not isinstance(times, int) or times < 1:
             raise GraphError(f"a loop runs 1 time or more, not {times!r}", self._default("loop"))
         return self._add("loop", lambda label: Loop(self._take(module, label), times))
@@ -71,7 +71,8 @@ class FlowBuilder:
         return self if tag is None else self.tag(tag)
 
     def split(self, modules: Iterable[Part]) -> FlowBuilder:
-        """Apply each of `modules`, two or more, to the current value. A call of `merge` must follow."""
+        """Apply each of `modules`, two or more, to the current value. A call of `merge` must follow. Raise GraphError
+        for fewer."""
         parts = list(modules)
         if len(parts) < 2:
             raise GraphError(f"a split needs two branches or more, got {len(parts)}", self._default("split"))
@@ -80,7 +81,8 @@ class FlowBuilder:
         return self
 
     def merge(self, op: str | Callable[..., Any]) -> FlowBuilder:
-        """Combine the branches of a split by `add`, `mean`, `concat` (along dimension 1) or a function `op(*branches)`."""
+        """Combine the branches of a split by `add`, `mean`, `concat` (along dimension 1) or a function `op(*branches)`.
+        Raise GraphError for an unknown `op`, or without a split."""
         label = self._default("merge")
         if not self._split:
             raise GraphError("merge without a split before it", label)
@@ -94,7 +96,8 @@ class FlowBuilder:
         return self._add("merge", lambda _: Merge(MERGES[op] if isinstance(op, str) else op))
 
     def using(self, *tags: str) -> FlowBuilder:
-        """Pass the values of `tags` to the next module (of a split: to every branch) as further positional arguments."""
+        """Pass the values of `tags` to the next module (of a split: to every branch) as further positional arguments.
+        Raise GraphError for an unknown tag."""
         known = [tag for step in self._steps for tag in step.tags]
         for tag in tags:
             if tag not in known:
@@ -104,7 +107,7 @@ class FlowBuilder:
 
     def tag(self, name: str) -> FlowBuilder:
         """Name the current value for `using` and `Graph.tagged`. After a `fork` without a tag, name the output of the
-        fork."""
+        fork. Raise GraphError for a name that is taken, and where there is no value."""
         step = self._last("tag")
         if self._split:
             raise GraphError(f"tag {name!r} on a split: merge it first", step.label)
@@ -130,8 +133,8 @@ class FlowBuilder:
         return self
 
     def build(self) -> Graph:
-        """Return the graph. The builder cannot be used afterwards, because a second graph would share the weights of the
-        first."""
+        """Return the graph. The builder cannot be used afterwards, because a second graph would share the weights of
+        the first. Raise GraphError for an incomplete flow."""
         self._check_open("build")
         if not self._steps:
             raise GraphError("an empty flow: begin with FlowBuilder.from_(module)")

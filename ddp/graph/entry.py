@@ -35,7 +35,8 @@ def setup_with(
     optimizer_factory: OptimizerFactory,
     config: DdpConfig,
 ) -> None:
-    """Do the same as `setup`, with settings. Prints the devices on stderr."""
+    """Do the same as `setup`, with settings. Prints the devices on stderr. Raise GraphError for anything but a graph
+    that is not set up yet."""
     if not isinstance(graph, Graph):
         raise GraphError(
             f"setup takes a Graph, made by FlowBuilder.build, not {type(graph).__name__}; FlowBuilder.from_(module).build() "

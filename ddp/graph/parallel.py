@@ -92,8 +92,8 @@ class Pass:
         return work
 
     def backward(self, gradients: Sequence[Tensor | None], train: bool) -> list[Tensor | None]:
-        """Run the gradients of the outputs back through all replicas. Return the gradients of the inputs. `train`: fill the
-        gradients of the parameters too."""
+        """Run the gradients of the outputs back through all replicas. Return the gradients of the inputs. `train`: fill
+        the gradients of the parameters too. Raise RuntimeError in a second backward pass."""
         if self._spent:
             raise RuntimeError(
                 "a second backward pass through one forward pass of a distributed graph: add the losses up, and call "

@@ -66,7 +66,7 @@ class GraphRates:
             set_rates(optimizer, in_ratio(rate, own))
 
     def fix(self, lr: float) -> None:
-        """Set the learning rate to `lr`, and remove the schedule."""
+        """Set the learning rate to `lr`, and remove the schedule. Raise GraphError if there is no optimizer."""
         if not self._optimizers:
             raise GraphError("no optimizer to set the learning rate of: call ddp.setup, or set_optimizer, first")
         self._rate = self._factor = None
@@ -74,7 +74,7 @@ class GraphRates:
 
     def follow(self, schedule: Schedule, samples: int | None) -> None:
         """Use a schedule over steps; or, with `samples` of the whole training, a schedule over the fraction of them
-        seen."""
+        seen. Raise ValueError for anything that is no schedule."""
         if samples is not None:
             self._samples = whole("samples", samples, 1)
             self._rate, self._factor = None, a_schedule(schedule)

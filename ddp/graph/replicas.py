@@ -74,7 +74,8 @@ class GraphReplicas:
         self._buffers.note()
 
     def scatter(self, inputs: tuple[Any, ...]) -> list[list[ReplicaBatch]]:
-        """Divide a batch by the current shares: at most one piece for each rank."""
+        """Divide a batch by the current shares: at most one piece for each rank. Raise GraphError for an empty
+        batch."""
         whole = samples(inputs)
         if not whole:
             raise GraphError("an empty batch cannot be divided over replicas; leave it out")

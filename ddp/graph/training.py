@@ -19,12 +19,12 @@ from ddp.graph.devices import cuda_devices, resolve
 from ddp.graph.epochs import alone, shared
 from ddp.graph.errors import GraphError
 from ddp.graph.flow import Flow, FlowOutput
+from ddp.graph.listeners import TrainingRecord
 from ddp.graph.loader import DataLoader, GraphBatch
 from ddp.graph.parallel import ReplicaBatch
 from ddp.graph.rates import GraphRates
 from ddp.graph.replicas import GraphReplicas
 from ddp.graph.timed_workers import Listener
-from ddp.graph.watched import TrainingRecord
 from ddp.graph.windows import Windows
 from ddp.process.clock import now
 from ddp.replica.flat import sizes
@@ -81,7 +81,7 @@ class Training:
     def distribute(
         self, builder: Callable[[torch.device], Flow], devices: Sequence[str | torch.device] | None = None
     ) -> None:
-        """Make the replicas."""
+        """Make the replicas. Raise GraphError if there are some already, ValueError for fewer than two devices."""
         if self.replicas is not None:
             raise GraphError("the graph is distributed already: build another one, or go on with this one")
         config, places = self._config, resolve(devices) if devices is not None else cuda_devices()
@@ -144,7 +144,7 @@ class Training:
         return output
 
     def step(self) -> None:
-        """Make one step on all replicas."""
+        """Make one step on all replicas. Raise GraphError without an optimizer or a gradient."""
         if not self._optimizers:
             raise GraphError("no optimizer: call ddp.setup(graph, builder, optimizer_factory), or set_optimizer")
         if not self._has_gradients():
@@ -193,7 +193,7 @@ class Training:
         return work
 
     def set_data_loader(self, loader: DataLoader, inputs: Sequence[str]) -> None:
-        """Attach the training data."""
+        """Attach the training data. Raise GraphError for a name that its batches do not have."""
         for name in inputs:
             if name not in loader.names:
                 raise GraphError(f"no member {name!r} in a batch; the loader names {list(loader.names)}")
@@ -202,7 +202,7 @@ class Training:
             self.replicas.resize(self._windows(self.replicas.devices, self.replicas.least))
 
     def epoch(self, number: int) -> Iterator[GraphBatch]:
-        """Return the batches of an epoch."""
+        """Return the batches of an epoch. Raise GraphError without data."""
         loader = self._loader
         if loader is None:
             raise GraphError("no data: call set_data_loader(loader, name of the input) first")
@@ -212,7 +212,8 @@ class Training:
         return alone(loader, place, number)
 
     def forward_batch(self, batch: GraphBatch) -> Any:
-        """Return the graph's output for a batch of `epoch`."""
+        """Return the graph's output for a batch of `epoch`. Raise GraphError for a batch with another number of parts
+        than replicas."""
         graph = self.graph
         self._record()
         if self.replicas is None:

@@ -280,19 +280,19 @@ def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
         return rank, world_size
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
-    told = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
-    if not (told[0].isdecimal() and told[1].isdecimal()):
+    variables = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
+    if not (variables[0].isdecimal() and variables[1].isdecimal()):
         raise ValueError(
             "nothing says which rank this is: start the script with torchrun --nproc-per-node=N, or call "
             "ddp.init(rank, world_size) with MASTER_PORT set (ddp.init(0, 1) for one process alone)"
         )
-    return int(told[0]), int(told[1])
+    return int(variables[0]), int(variables[1])
 
 
 def _device(world_size: int) -> torch.device:
     """Return this rank's own GPU if the host has one for each of its ranks, else the CPU."""
     local, beside = (
-        int(told) if (told := os.environ.get(name, "")).isdecimal() else otherwise
+        int(text) if (text := os.environ.get(name, "")).isdecimal() else otherwise
         for name, otherwise in (("LOCAL_RANK", 0), ("LOCAL_WORLD_SIZE", world_size))
     )
     if torch.cuda.is_available() and torch.cuda.device_count() >= beside:

@@ -213,7 +213,8 @@ class DistributedDataParallel(nn.Module):
 
     def set_samples(self, samples: int) -> None:
         """Set the size of this rank's batch for the next backward pass. Gradients are then averaged over samples, so
-        batches may have different sizes. Either all ranks call it or none."""
+        batches may have different sizes. Either all ranks call it or none. Raise ValueError for sums, and for a size
+        below 0."""
         if not self._average:
             raise ValueError("samples weigh in an average; this model sums (average=False)")
         if not (math.isfinite(samples) and samples >= 0):

@@ -79,7 +79,7 @@ class RoundRobinSampler(Sampler[int]):
 
     def even(self, loader: Iterable[Any]) -> Iterator[Any]:
         """Yield the batches of `loader`, which must use this sampler, then None for each step in which only other ranks
-        have a batch."""
+        have a batch. Raise ValueError for any other loader."""
         batch_size = getattr(loader, "batch_size", None)
         if batch_size is None or getattr(loader, "drop_last", False):
             raise ValueError("even() is for a DataLoader with a batch_size and without drop_last")

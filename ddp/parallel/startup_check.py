@@ -40,11 +40,11 @@ class ParameterGuard:
     def check(self) -> None:
         """Raise ValueError for a parameter that was added, replaced, unfrozen, or changed in type or memory format."""
         for holder, name, parameter, trained, dtype, strides in self._held:
-            held = holder.get(name)
-            same = held is parameter and held.dtype is dtype and held.stride() == strides
+            present = holder.get(name)
+            same = present is parameter and present.dtype is dtype and present.stride() == strides
             if same and (trained or not parameter.requires_grad):
                 continue
-            full = next((n for n, p in self._model.named_parameters() if p is held), name)
+            full = next((n for n, p in self._model.named_parameters() if p is present), name)
             self._refuse(full, "unfrozen" if same else "replaced or changed in type or memory format")
         if self._parts != self._now():
             for name, parameter in self._model.named_parameters():
@@ -132,8 +132,8 @@ def claim(models: Iterable[nn.Module], owner: object) -> None:
 
 
 def _owner(parameter: nn.Parameter) -> object | None:
-    held: weakref.ref[object] | None = _owners.get(parameter)
-    return held() if held is not None else None
+    owner: weakref.ref[object] | None = _owners.get(parameter)
+    return owner() if owner is not None else None
 
 
 def release(models: Iterable[nn.Module], owner: object) -> None:

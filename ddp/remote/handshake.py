@@ -58,7 +58,8 @@ def shared_key(environ: Mapping[str, str]) -> bytes | None:
 
 
 def welcome(line: socket.socket, key: bytes, run: bytes) -> Wire:
-    """Carry out the coordinator's side of the handshake. On LinkLost, the caller closes the connection."""
+    """Carry out the coordinator's side of the handshake. On LinkLost, the caller closes the connection. Raise NoProof
+    if the other side does not have the key."""
     until = time.monotonic() + PATIENCE_S
     ours = secrets.token_bytes(NONCE)
     _send(line, MAGIC + ours, until)

@@ -103,7 +103,7 @@ class StepKeeper:
         self._late = 0
         """Averages taken in before the last step (None: no step yet); steps done in the last epoch."""
         self._due = self._row_due = False
-        self._one: _Open | None = None
+        self._single: _Open | None = None
         self._row: _Open | None = None
         self._row_left: int | None = None
         """Steps still to be saved in the row; None: the row has not begun."""
@@ -174,7 +174,7 @@ class StepKeeper:
     ) -> None:
         """Save the state before a step on `batch`. `work`: this rank's positions; `others`: positions of other ranks, whose
         losses will be added after this rank's."""
-        self._one = None
+        self._single = None
         about: dict[str, Any] = {"rank": self._rank, "step": step, "averages": averages}
         about |= {"at_once": True} if self._own_pieces else {}
         about |= {"others": others} if others else {}
@@ -184,7 +184,7 @@ class StepKeeper:
         if (scale := self._replica.passes.scale) is not None:
             about["scale"] = (scale.value, scale.steps)
         if self._due or self.windowed:
-            self._one = self._opened(about, 0)
+            self._single = self._opened(about, 0)
         if self._row_due:
             self._row = self._opened(about, (self._row_left or 1) - 1)
 
@@ -201,12 +201,12 @@ class StepKeeper:
     @property
     def keeping(self) -> bool:
         """Whether a step is being saved."""
-        return self._one is not None or self._row is not None
+        return self._single is not None or self._row is not None
 
     def add(self, loss: Tensor | None, rates: Sequence[float] = ()) -> None:
         """Note the loss on a batch of the step. `rates`: its learning rates, if the replica will soon take another
         rank's."""
-        for each in (self._one, self._row):
+        for each in (self._single, self._row):
             if each is not None:
                 each.losses.append(loss)
                 each.about["rates"] = rates
@@ -216,7 +216,7 @@ class StepKeeper:
         the `last` batch before an average over which states are compared."""
         if self.windowed:
             return False
-        complete = self._one is not None or (self._row is not None and not self._row.left)
+        complete = self._single is not None or (self._row is not None and not self._row.left)
         return complete or (last and self._compares(round))
 
     def _compares(self, round: int) -> bool:
@@ -226,9 +226,9 @@ class StepKeeper:
 
     def end(self, step: int, averages: int) -> None:
         """Save the state after the step, and the losses. `averages`: averages taken in so far, with this step's."""
-        one, self._one = self._one, None
-        if one is not None:
-            self._close(one)
+        single, self._single = self._single, None
+        if single is not None:
+            self._close(single)
         if self._row is not None and not self._row.left:
             self.cut()
         if not (self.windowed or self._few):

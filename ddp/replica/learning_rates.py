@@ -108,7 +108,8 @@ class Rates:
         self._scale, self._rescaled = sound("the scale of the learning rate", scale), True
 
     def follow(self, schedule: Schedule) -> None:
-        """Follow another schedule; this ends the effect of `fix` and `multiply`."""
+        """Follow another schedule; this ends the effect of `fix` and `multiply`. Raise ValueError for anything that is
+        no function."""
         if not callable(schedule):
             raise ValueError(f"a schedule is a function of the fraction of samples seen, not {schedule!r}")
         self._schedule, self._fixed, self._factor, self._follows = schedule, None, 1.0, True

@@ -104,9 +104,9 @@ def load_full_state_dict(sharded: ShardedStep, whole: StateDict) -> None:
             raise ValueError(f"the state dict is of another model: {error}") from error
         sharded.reload()
     shards = {shard.parameter: shard for shard in sharded.shards}
-    for group, held, members in zip(optimizer.param_groups, groups, sharded.before, strict=True):
-        group.update({key: value for key, value in held.items() if key != "params"})
-        for number, parameter in zip(held["params"], members, strict=True):
+    for group, saved, members in zip(optimizer.param_groups, groups, sharded.before, strict=True):
+        group.update({key: value for key, value in saved.items() if key != "params"})
+        for number, parameter in zip(saved["params"], members, strict=True):
             state, shard = whole["optimizer"]["state"].get(number), shards.get(parameter)
             if shard is None:
                 continue

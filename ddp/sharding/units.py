@@ -96,7 +96,7 @@ class Unit:
         """Whether its parameters are gathered and can be used."""
 
     @property
-    def held(self) -> bool:
+    def in_memory(self) -> bool:
         """Return whether it uses memory: it is gathered, or being gathered."""
         return any(block.values is not None for block in self.blocks)
 
@@ -153,7 +153,7 @@ def units(
         for group, source in zip(groups, sources, strict=True)
         for i, p in enumerate(group.parameters)
     }
-    found: list[Unit] = []
+    layers: list[Unit] = []
     owner: dict[nn.Parameter, Unit] = {}
     needs: dict[nn.Module, list[Unit]] = {}
     for name, module in model.named_modules():
@@ -162,12 +162,12 @@ def units(
         if fresh:
             blocks = [_block(fresh, group, source) for group, source in zip(groups, sources, strict=True)]
             unit = Unit(name or type(model).__name__, [b for b in blocks if b.parameters], materialize)
-            found.append(unit)
+            layers.append(unit)
             owner |= dict.fromkeys(fresh, unit)
         if own:
             needs[module] = list(dict.fromkeys(owner[parameter] for parameter in own))
     assert owner.keys() == where.keys()
-    return found, needs
+    return layers, needs
 
 
 def _block(parameters: list[nn.Parameter], group: ShardGroup, source: Tensor) -> ShardedLayer:

@@ -140,8 +140,8 @@ class ShardedStep:
 
     def clip(self, limit: float) -> None:
         """Clip by the norm over all shards of all ranks in the optimizer, computed in float64."""
-        held = {id(p) for group in self.site.optimizer.param_groups for p in group["params"]}
-        own = [shard.values for shard in self.shards if id(shard.values) in held]
+        members = {id(p) for group in self.site.optimizer.param_groups for p in group["params"]}
+        own = [shard.values for shard in self.shards if id(shard.values) in members]
         gradients = [values.grad for values in own if values.grad is not None]
         squares = torch.zeros(1, dtype=torch.float64, device=self.groups[0].device)
         for gradient in gradients:

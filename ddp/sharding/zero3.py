@@ -192,15 +192,19 @@ class Zero3(Zero2):
             return
         limit = self._largest if self._backward else 2 * self._largest
         for other in [other for other in self._recent if other is not unit and not other.pins]:
-            if sum(held.bytes for held in self._recent) > limit:
+            if sum(each.bytes for each in self._recent) > limit:
                 self._free(other)
         after = self._next.get((self._backward, unit))
-        if after is not None and sum(held.bytes for held in self._recent) + after.bytes <= limit and not after.held:
+        if (
+            after is not None
+            and sum(each.bytes for each in self._recent) + after.bytes <= limit
+            and not after.in_memory
+        ):
             self._start(after)
 
     def _gather(self, unit: Unit) -> None:
         if not unit.here:
-            if not unit.held:
+            if not unit.in_memory:
                 self._start(unit)
             unit.finish()
         self._recent.pop(unit, None)

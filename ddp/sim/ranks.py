@@ -181,7 +181,7 @@ class SimulatedRanks(RankStates):
 
     def befall(self, index: int, kind: str, value: float = 0.0) -> None:
         """Inject a fault of `kind` into rank `index` now; also `pause` (for `value` seconds) and `full` (its disk is
-        full)."""
+        full). Raise ValueError for an unknown kind."""
         rank = self.all[index]
         match kind:
             case "crash":

@@ -70,8 +70,9 @@ def check_mode(way: Mode, job: Job) -> None:
 
 
 def world_size_of(size: int | None, gpus: int, device: str, way: Mode, started: Placement | None = None) -> int:
-    """Return the number of ranks. If `size` is None: the number of processes that a launcher has `started`, or one
-    rank for each CUDA device if the mode can use several."""
+    """Return the number of ranks. If `size` is None: the number of processes that a launcher has `started`, or one rank
+    for each CUDA device if the mode can use several. Raise ValueError for a number that the mode, the launcher or the
+    devices do not allow."""
     if started is not None:
         if engine_of(way.engine).in_place:
             raise ValueError(f"mode={way.name!r} trains in one process: start the script without {started.launcher}")
@@ -119,7 +120,7 @@ def check_settings(way: Mode, settings: dict[str, Any], own: Collection[str]) ->
 def checkpointing(
     folder: str | Path | None, every: int | None, unit: str | None, callback: Callable[[CheckpointInfo], None] | None
 ) -> Checkpointing | None:
-    """Return when checkpoints are saved; None: never."""
+    """Return when checkpoints are saved; None: never. Raise ValueError for settings without a folder."""
     arguments = {"checkpoint_every": every, "checkpoint_unit": unit, "checkpoint_callback": callback}
     for name, value in arguments.items():
         if folder is None and value is not None:
@@ -160,7 +161,8 @@ def check_loading(loading: Loading, *sources: Any) -> Loading:
 
 
 def folder_of(name: str, value: str | Path | None) -> Path | None:
-    """Return the folder given for the argument `name` as an absolute path; None if no folder was given."""
+    """Return the folder given for the argument `name` as an absolute path; None if no folder was given. Raise
+    ValueError for a file."""
     if value is None:
         return None
     folder = Path(checks.path(name, value)).absolute()  # Path("") would be the current folder

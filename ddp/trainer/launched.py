@@ -96,7 +96,8 @@ class Party:
         """Serve one rank of rank 0's runs until rank 0's script ends (in a worker of Ray Train: until the run ends).
         Called in every process but rank 0, in the first run; `parts`: those of that run.
 
-        Raises SystemExit at the end; ValueError if the functions or data cannot be sent to the rank's process."""
+        Raises SystemExit at the end; ProtocolError if rank 0 runs another trainer or has other data; ValueError if the
+        functions or data cannot be sent to the rank's process."""
         quietly = ray_train.quiet_end() if ray_train.within(self.placement) else None
         first = {id(parts): pack(parts)}  # what cannot be sent raises here, before anything is waited for
         place, key = self._found()

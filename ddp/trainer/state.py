@@ -72,8 +72,8 @@ def tied_names(params: Mapping[str, Tensor]) -> frozenset[str]:
 
 
 def read_state(folder: Path, finished: Iterable[int]) -> TrainedState:
-    """Return the state that the first of the `finished` ranks saved in `folder`. All ranks end with the same state,
-    the last average."""
+    """Return the state that the first of the `finished` ranks saved in `folder`. All ranks end with the same state, the
+    last average. Raise EngineError if none has."""
     for rank in sorted(finished):
         state = torch.load(folder / f"state-{rank}.pt", map_location="cpu", weights_only=False)
         params = {name: value for name, value in state.items() if isinstance(value, nn.Parameter)}

@@ -30,9 +30,9 @@ from ddp.replica.learning_rates import a_schedule
 from ddp.replica.task import Job, epoch_samples, whole_batches
 from ddp.trainer import arguments, launched
 from ddp.trainer.handle import RunHandle
+from ddp.trainer.model_trial import sketch
 from ddp.trainer.observers import RunObservers
 from ddp.trainer.recording import RecordOrder, check_recording, make_recorder
-from ddp.trainer.sketch import sketch
 from ddp.trainer.state import CheckpointInfo
 from ddp.trainer.task import NoSamples, Parts, make_task, pack
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from bench.models.data import kept
+from bench.models.data import image_cache
 from bench.models.data.download import ProgressMeter
 
 CHUNK = 256
@@ -21,14 +21,16 @@ Files = Sequence[tuple[str, int]]
 
 
 def decode(train: Files, test: Files, size: tuple[int, ...] | None, folder: Path) -> None:
-    """Decode the images of both parts, (file, class) each, into `folder`, in the format of `kept`.
+    """Decode the images of both parts, (file, class) each, into `folder`, in the format of `image_cache`.
 
     `size`: channels, height and width to which images are resized; None: RGB, and all images must have the same size. Raise
     ValueError, in one line, for an image that cannot be read or has another size."""
     first = train[0][0]
     shape = size or (3, *reversed(_open(first, "RGB").size))
     parts = {"train": train, "eval": test}
-    arrays = [(part, kept.new(folder, name, [label for _, label in part], shape)) for name, part in parts.items()]
+    arrays = [
+        (part, image_cache.new(folder, name, [label for _, label in part], shape)) for name, part in parts.items()
+    ]
     with ProgressMeter("decoding images", len(train) + len(test), unit="images", scale=1) as meter:
         pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
         try:
@@ -38,7 +40,7 @@ def decode(train: Files, test: Files, size: tuple[int, ...] | None, folder: Path
                     meter.add(count)
         finally:
             pool.shutdown(cancel_futures=True)
-    kept.conclude(folder, *_moments(arrays[0][1]))
+    image_cache.conclude(folder, *_moments(arrays[0][1]))
 
 
 def _fill(files: Files, images: NDArray[np.uint8], first: str | None, start: int) -> int:

@@ -2,7 +2,7 @@
 
 If there are sub-folders `train` and `test` (or `val`), they are the two parts; otherwise a fifth of each class, drawn by
 `data.seed`, is held out. Images are read as RGB. They must have the same size, or are resized to `data.shape`. They are
-decoded once, before the run; ranks map the decoded arrays. Must not know their format (`bench.models.data.kept`).
+decoded once, before the run; ranks map the decoded arrays. Must not know their format (`bench.models.data.image_cache`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.models.data import kept
+from bench.models.data import image_cache
 from bench.models.data.dataset import DataSet, Origin
 from bench.models.data.decode import decode
 from bench.models.data.images import held_out
@@ -112,7 +112,7 @@ def _walk(folder: str) -> Iterator[str]:
             yield entry.path
 
 
-def _open(data_dir: str, options: DataOptions) -> tuple[Listing, kept.Place]:
+def _open(data_dir: str, options: DataOptions) -> tuple[Listing, image_cache.Place]:
     if options.path is None:
         raise ValueError("data set image_folder needs data.path=FOLDER, which has a folder of images for each class")
     if options.shape is not None and options.shape[0] not in (1, 3):
@@ -120,7 +120,7 @@ def _open(data_dir: str, options: DataOptions) -> tuple[Listing, kept.Place]:
     root = Path(os.path.realpath(options.location))  # Path.resolve raises for a cycle of links
     try:
         images = listing(root, options.seed or 0)
-        return images, kept.place(data_dir, (images.train, images.eval), options.shape)
+        return images, image_cache.place(data_dir, (images.train, images.eval), options.shape)
     except OSError as error:
         raise ValueError(f"cannot read {error.filename}: {error.strerror}") from error
 
@@ -128,7 +128,9 @@ def _open(data_dir: str, options: DataOptions) -> tuple[Listing, kept.Place]:
 def _describe(data_dir: str, options: DataOptions) -> DataSet:
     images, place = _open(data_dir, options)
     folder = place.find() or place.make(lambda folder: decode(images.train, images.eval, options.shape, folder))
-    return DataSet(kept.shape(folder), len(images.classes), lambda: kept.load(folder), kept.moments(folder)[1])
+    return DataSet(
+        image_cache.shape(folder), len(images.classes), lambda: image_cache.load(folder), image_cache.moments(folder)[1]
+    )
 
 
 ORIGIN = Origin(_describe)

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 import ddp
 from ddp.data.dataset import as_source, collated
-from ddp.trainer.sketch import sketch
+from ddp.trainer.model_trial import sketch
 from tests.api.conftest import Make
 from tests.api.trained import WORLDS, equal
 from tests.runtime import toy

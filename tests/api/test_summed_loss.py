@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ddp.trainer.sketch import sums
+from ddp.trainer.model_trial import sums
 from tests.api.conftest import Make
 
 pytestmark = pytest.mark.usefixtures("in_process")
@@ -41,6 +41,6 @@ def test_a_loss_that_is_a_sum_is_told(make: Make, change: dict[str, Any], is_sum
 def test_a_run_without_a_folder_makes_no_model_in_the_script(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the factory does, it does in ranks alone: it may start processes, or take a GPU's memory."""
     made: list[Any] = []
-    monkeypatch.setattr("ddp.trainer.sketch.make_model", made.append)
+    monkeypatch.setattr("ddp.trainer.model_trial.make_model", made.append)
     make(train_step=summed).run().join()
     assert made == []

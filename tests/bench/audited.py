@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from bench.audit.audit import audit
-from bench.audit.order import MEASURED, SHARDED, AuditOrder, norms_of, reports_of, works_of
+from bench.audit.audit_input import MEASURED, SHARDED, AuditOrder, norms_of, reports_of, works_of
 from bench.results.audit_file import AuditReport
 from ddp.backends import is_torch_native
 from ddp.core.events import Evaluated, Finished, Ready

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.audit.audit import audit
-from bench.audit.order import AuditOrder
+from bench.audit.audit_input import AuditOrder
 from bench.results.audit_file import AuditReport
 from ddp import Trainer, record_scalar
 from ddp.engine import elche

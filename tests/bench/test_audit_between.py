@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from bench.audit.between import ends
-from bench.audit.kept import Name, Part, Parts
+from bench.audit.kept_files import Name, Part, Parts
 from ddp.backends import snapshot
 from ddp.checkpoint.parts import RankParts
 from ddp.core.checkpoint_settings import Checkpointing

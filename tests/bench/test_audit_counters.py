@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from bench.audit.counters import scales
-from bench.audit.kept import read
+from bench.audit.kept_files import read
 from ddp.backends import allreduce
 from ddp.core.events import Finished, Progress
 from ddp.core.step_settings import StepSettings

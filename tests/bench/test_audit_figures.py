@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from bench.audit.audit_input import norms_of, works_of
 from bench.audit.compare import losses_apart
-from bench.audit.order import norms_of, works_of
 from bench.audit.rules import left_out_roundings
 from bench.models import parts
 from ddp.core.events import Finished

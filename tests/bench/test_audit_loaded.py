@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench.audit.kept import KeptStep, read
+from bench.audit.kept_files import KeptStep, read
 from ddp.checkpoint.checkpoint import place
 from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.events import Finished

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bench.audit.kept import OPTIMIZER, read
+from bench.audit.kept_files import OPTIMIZER, read
 from ddp.backends.torch_local_sgd import LocalStep
 from ddp.core.events import Finished
 from ddp.replica.task import Task

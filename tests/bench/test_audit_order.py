@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bench.audit.order import StepReport, order_of
+from bench.audit.audit_input import StepReport, order_of
 from bench.audit.reports import resumed_rates
 from bench.config.config import TrainConfig
 from ddp.core.step_settings import StepSettings

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bench.audit.places import misplaced, out_of_turn
+from bench.audit.schedule_places import misplaced, out_of_turn
 from ddp.core.commands import Pace, Train
 from ddp.core.events import Merged
 from ddp.core.faults import Fault

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from bench.audit.kept import read
+from bench.audit.kept_files import read
 from ddp.backends import snapshot
 from ddp.core.events import Finished
 from ddp.core.policies import POLICIES

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bench.audit.between import rounded
-from bench.audit.kept import PARAMETERS, Name, Part
+from bench.audit.kept_files import PARAMETERS, Name, Part
 
 
 @pytest.mark.parametrize("coarse", [False, True])

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.audit import stretches
-from bench.audit.kept import read
+from bench.audit.kept_files import read
 from bench.audit.rules import total_of
 from bench.results.audit_file import AuditReport
 from ddp.core.events import Finished

@@ -11,7 +11,7 @@ from bench.base import environment
 from bench.base.exitcodes import Exit
 from bench.command import cli
 from bench.command.compare_command import side
-from bench.report.moves import CellMove, Side, moves
+from bench.report.cell_changes import CellMove, Side, moves
 from bench.report.sections.changes import common
 from bench.report.two_sides import sentence, step_summary, tiles
 from bench.results.cells import cells

@@ -13,10 +13,10 @@ from bench.base.style import styled
 from bench.report.answer import Answer, answer
 from bench.report.blocks import LeadText, Text, Tiles
 from bench.report.compare import gap, rivals
-from bench.report.facts import LEFT, SURE, as_good, facts
 from bench.report.frontier import picture
 from bench.report.page import Page
 from bench.report.page_words import arrival, compared, difference, reason, span
+from bench.report.questions import LEFT, SURE, as_good, facts
 from bench.report.scaling_series import answered, outside, scaling
 from bench.report.sections.answer import section
 from bench.report.sections.scaled import blocks

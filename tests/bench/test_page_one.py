@@ -17,7 +17,6 @@ from bench.base.style import styled
 from bench.report import losses
 from bench.report.answer import Answer, Option, answer
 from bench.report.blocks import Beside, Block, Facts, LeadText, SmallText, Tiles, Verdicts
-from bench.report.facts import LEFT, LIMITS, SURE, facts
 from bench.report.frontier import caption, picture
 from bench.report.glossary import glossary
 from bench.report.intervals import MOST_SEEDS, WIDEST, Interval, seeds_to_decide, seeds_to_measure
@@ -25,6 +24,7 @@ from bench.report.page import Page
 from bench.report.page_tiles import tiles
 from bench.report.page_words import QUALITY, reason
 from bench.report.plane import Extent, Point, edge_of, limits, ticks
+from bench.report.questions import LEFT, LIMITS, SURE, facts
 from bench.report.sections.answer import SOONER, row, section
 from bench.report.sentence import sentence
 from bench.validate.verdict import Name

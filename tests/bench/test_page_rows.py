@@ -11,8 +11,8 @@ import pytest
 from bench.base.style import styled
 from bench.report.answer import answer
 from bench.report.blocks import Beside, Facts, SmallText, Tiles, Verdicts
-from bench.report.facts import LIMITS
 from bench.report.glossary import glossary
+from bench.report.questions import LIMITS
 from bench.report.scaling_advice import answers
 from bench.report.scaling_series import scaling
 from bench.report.sections import target

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from bench.report import alone
+from bench.report import single_cell
+from bench.report.cell_changes import Side, moves
 from bench.report.compare import Rival
-from bench.report.moves import Side, moves
 from bench.report.page import CellGroup, FigureBudget, Page
 from bench.report.scaling_series import dashes, scaling, way_of
 from bench.report.scaling_words import Studied
@@ -110,7 +110,7 @@ def test_a_time_that_was_not_measured_is_not_called_missed(tmp_path: Path) -> No
     cell = untimed()
     row = target._row(target.reach(cell), None)
     assert (row["samples"], row["seconds"]) == ("1,000", "–")
-    shown = {tile.label: tile.value for tile in alone.tiles([cell])}
+    shown = {tile.label: tile.value for tile in single_cell.tiles([cell])}
     assert "time to target" not in shown
     assert shown["samples to target"] == "1,000 samples"
 
@@ -124,7 +124,7 @@ def test_times_to_the_target_have_one_mean_on_page_one() -> None:
         if (there := run.metrics.target.model_copy(update={"reached": True, "samples": 1000, "seconds": seconds}))
     ]
     (cell,) = cells(runs)
-    assert {tile.label: tile.value for tile in alone.tiles([cell])}["time to target"] == "1.59 s"
+    assert {tile.label: tile.value for tile in single_cell.tiles([cell])}["time to target"] == "1.59 s"
 
 
 def side(rate: float, **new: object) -> Side:

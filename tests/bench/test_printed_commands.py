@@ -27,7 +27,7 @@ PRINTED = {
     "command/explain_command.py",  # read by tests/predict/test_explained.py
     "command/help_page.py",
     "command/listing.py",
-    "command/more.py",  # run by tests/bench/test_more.py
+    "command/more_command.py",  # run by tests/bench/test_more.py
     "command/run.py",  # `dashboard` and the output folder
     "results/rerun_command.py",
     "results/runfolder.py",  # run by tests/commands/test_going_on.py and tests/bench/test_full_disk.py

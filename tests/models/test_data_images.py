@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from bench.models.data import DataOptions, data_set, decode, kept, prepare
+from bench.models.data import DataOptions, data_set, decode, image_cache, prepare
 from tests.models.data_files import picture
 from tests.models.user_images import Folders, left, ready, refused
 
@@ -161,7 +161,7 @@ def test_a_place_depends_on_names_sizes_times_labels_and_form(tmp_path: Path) ->
     files = [(str(one), 0), (str(two), 1)]
 
     def key(train: list[tuple[str, int]], form: object = None) -> str:
-        return kept.place("", (train, [files[0]]), form).key
+        return image_cache.place("", (train, [files[0]]), form).key
 
     keys = [key(files), key(files[:1]), key([files[0], (str(two), 2)]), key(files, (3, 2, 2))]
     os.utime(two, (1, 2))

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from bench.base.number_format import plural
-from bench.report import alone
+from bench.report import single_cell
 from bench.report.answer import Answer, Kind, Option, answer
 from bench.report.blocks import (
     Beside,
@@ -22,7 +22,6 @@ from bench.report.blocks import (
     plain,
 )
 from bench.report.compare import is_fraction
-from bench.report.facts import facts, setup
 from bench.report.frontier import numbered, picture
 from bench.report.glossary import paragraph
 from bench.report.intervals import Interval
@@ -31,6 +30,7 @@ from bench.report.overall import tiles as overall
 from bench.report.page import NONE, Page, listed, more, number
 from bench.report.page_tiles import tiles
 from bench.report.page_words import RECOMMENDED, arrival, badges, compared, difference, reason, share, state, times
+from bench.report.questions import facts, setup
 from bench.report.scaling_advice import taken
 from bench.report.scaling_series import ScalingSeries, answered, scaling
 from bench.report.scaling_words import name_of
@@ -86,7 +86,7 @@ def section(page: Page) -> list[Block]:
         scaling_blocks(page, series),
         *blocks,
         more(len(answers) - WORKLOADS, "workload", "see *Quality against one device* and *Time to target*"),
-        None if compared else Tiles(alone.tiles(page.cells)),
+        None if compared else Tiles(single_cell.tiles(page.cells)),
         SmallText(_legend(page, series, [each for *_, each in shown], several) if compared else ""),
     )
 
@@ -109,7 +109,7 @@ def _block(page: Page, number: int, several: bool, workload: Workload, cells: li
         given = f"{rest.text} {given}"
     known = facts(cells, each, brief=several)
     shown: list[Block] = [SmallText(given), *beside] if drawn is None else [Beside(drawn, rows, given)]
-    figures = alone.tiles(cells) if each.why == "no solo" else tiles(each)
+    figures = single_cell.tiles(cells) if each.why == "no solo" else tiles(each)
     return nonempty(lead, Tiles(() if several else figures), shown, Facts(known, lines=several))
 
 

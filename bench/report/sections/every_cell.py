@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bench.report.answer import answer
 from bench.report.blocks import Block, Facts, Heading, Text, nonempty, plain
-from bench.report.facts import facts
 from bench.report.frontier import numbered
 from bench.report.page import Page, more
+from bench.report.questions import facts
 from bench.report.scaling_series import answered, first, scaling
 from bench.report.sections.answer import EVERY, rows_of, table
 from bench.report.sentence import sentence

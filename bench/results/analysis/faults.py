@@ -13,10 +13,9 @@ from bench.results.analysis.stream import RunRecords
 from bench.results.live.run import Trouble
 from bench.results.schema import FaultRow, Metrics
 from ddp.core.commands import Abort, Drop, Join
-from ddp.core.events import AverageFailed, Failed, Lost, Merged, Progress, Resumed
+from ddp.core.events import AverageFailed, Failed, Lost, Progress, Resumed
 from ddp.core.join_events import Joined
 from ddp.core.rounds import IN_STEP
-from ddp.core.spans import measure
 
 BEGAN_ANEW = "all ranks began anew"
 """Begin of the warning of a run that began anew after a loss: its records are those of the last attempt."""
@@ -188,12 +187,8 @@ def _ranks(ranks: list[int]) -> str:
 def _again(stream: RunRecords) -> dict[int | None, str]:
     """Return lost rank -> text on how many of its samples others trained again; without ranks whose samples were all
     kept."""
-    dropped = {record.rank for _, record in stream.trouble if isinstance(record, Drop)}
-    lost = dict.fromkeys(sorted(dropped), 0)
+    lost = {rank: -samples for rank, samples in stream.kept().items()}
     for event in stream.of(Progress) if lost else ():
         if event.rank in lost:
             lost[event.rank] += event.samples
-    for merged in stream.of(Merged) if lost else ():
-        if merged.rank in lost:
-            lost[merged.rank] -= measure(merged.spans)
     return {rank: f"; {count:,} of its samples were trained again" for rank, count in lost.items() if count > 0}

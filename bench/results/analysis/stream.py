@@ -29,6 +29,7 @@ from ddp.core.events import (
     Slice,
 )
 from ddp.core.join_events import Joined, Joining
+from ddp.core.spans import measure
 from ddp.core.summary import EpochFigures
 from ddp.core.training_clock import Evaluation, TrainingClock
 from ddp.process.codec import MeasuredSlice, Record
@@ -94,16 +95,21 @@ class Slices:
         return numbered(self.kind.tolist())
 
     @cached_property
+    def exchanges(self) -> tuple[Flags, Places, Floats]:
+        """Which slices are exchanges; the collective of each exchange; when the last rank arrived at each collective."""
+        exchange = self.kind == "exchange"
+        _, collective = np.unique(self.seq[exchange], return_inverse=True)
+        arrival = np.full(int(collective.max(initial=-1)) + 1, -np.inf)
+        np.maximum.at(arrival, collective, self.start[exchange])
+        return exchange, collective, arrival
+
+    @cached_property
     def wire_start(self) -> Floats:
         """When the wire time of each slice begins: for an exchange when the last rank arrives, for other kinds at its
         own start. Never after its end."""
+        exchange, collective, arrival = self.exchanges
         begins = self.start.copy()
-        exchange = self.kind == "exchange"
-        if exchange.any():
-            _, group = np.unique(self.seq[exchange], return_inverse=True)
-            last = np.full(int(group.max()) + 1, -np.inf)
-            np.maximum.at(last, group, self.start[exchange])
-            begins[exchange] = last[group]
+        begins[exchange] = arrival[collective]
         return np.minimum(begins, self.stop)
 
 
@@ -143,6 +149,14 @@ class RunRecords:
     def of(self, kind: type[T]) -> list[T]:
         """Return the records of a kind, in the order recorded."""
         return self.by_kind.get(kind.__name__, [])
+
+    def kept(self) -> dict[int, int]:
+        """Return rank -> samples that entered the model, for each rank that was ever lost."""
+        samples = dict.fromkeys(sorted({record.rank for _, record in self.trouble if isinstance(record, Drop)}), 0)
+        for event in self.of(Merged) if samples else ():
+            if event.rank in samples:
+                samples[event.rank] += measure(event.spans)
+        return samples
 
     @property
     def parts_in_turn(self) -> list[RunRecords]:

@@ -27,31 +27,21 @@ def sync(stream: RunRecords) -> SyncTotals:
 
 def collectives(slices: Slices) -> tuple[Floats, int]:
     """Return (seconds on the wire of each collective, from the last arrival to the last end; bytes of all ranks)."""
-    exchange = slices.kind == "exchange"
-    if not exchange.any():
-        return np.zeros(0), 0
-    _, group = np.unique(slices.seq[exchange], return_inverse=True)
-    last_stop = np.full(int(group.max()) + 1, -np.inf)
-    np.maximum.at(last_stop, group, slices.stop[exchange])
-    begin = np.full(last_stop.size, -np.inf)
-    np.maximum.at(begin, group, slices.start[exchange])
-    return np.maximum(last_stop - begin, 0.0), int(slices.bytes[exchange].sum())
+    exchange, collective, arrival = slices.exchanges
+    last = np.full(arrival.size, -np.inf)
+    np.maximum.at(last, collective, slices.stop[exchange])
+    return np.maximum(last - arrival, 0.0), int(slices.bytes[exchange].sum())
 
 
 def exits(slices: Slices, size: int) -> tuple[Floats, Floats]:
     """Return (seconds of each collective from the last arrival to the first exit; [collective, rank] seconds from that
     exit to the rank's own, 0 for a rank that was not in it)."""
-    exchange = slices.kind == "exchange"
-    if not exchange.any():
-        return np.zeros(0), np.zeros((0, size))
-    _, group = np.unique(slices.seq[exchange], return_inverse=True)
-    count = int(group.max()) + 1
-    first, last = np.full(count, np.inf), np.full(count, -np.inf)
-    np.minimum.at(first, group, slices.stop[exchange])
-    np.maximum.at(last, group, slices.start[exchange])
-    later = np.zeros((count, size))
-    later[group, slices.rank[exchange]] = slices.stop[exchange] - first[group]
-    return np.maximum(first - last, 0.0), later
+    exchange, collective, arrival = slices.exchanges
+    first = np.full(arrival.size, np.inf)
+    np.minimum.at(first, collective, slices.stop[exchange])
+    later = np.zeros((arrival.size, size))
+    later[collective, slices.rank[exchange]] = slices.stop[exchange] - first[collective]
+    return np.maximum(first - arrival, 0.0), later
 
 
 def _sync(kind: str, cost: Floats, payload: int, divergence: float | None) -> SyncTotals:

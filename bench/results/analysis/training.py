@@ -9,10 +9,7 @@ from bench.results.analysis.steady import steady
 from bench.results.analysis.stream import RunRecords
 from bench.results.live.run import RankFigures
 from bench.results.schema import Epoch, TargetReached, Throughput
-from ddp.core.commands import Drop
-from ddp.core.events import Merged
 from ddp.core.exact_means import Scalars
-from ddp.core.spans import measure
 from ddp.core.summary import EpochFigures
 
 
@@ -108,7 +105,7 @@ def _trained(stream: RunRecords, world_size: int) -> list[int]:
     """Return the samples of each rank; for a lost rank only those that entered the model."""
     ranks = [stream.figures.ranks.get(rank, RankFigures()) for rank in range(world_size)]
     samples = [rank.samples - rank.earlier for rank in ranks]
-    for rank, kept in _kept(stream).items():
+    for rank, kept in stream.kept().items():
         samples[rank] = min(samples[rank], kept)
     return samples
 
@@ -118,12 +115,3 @@ def _there(stream: RunRecords, rank: int, seconds: float) -> float:
     if rank not in stream.drops or stream.clock is None:
         return seconds
     return min(stream.clock.at(stream.last_at[rank]), seconds)
-
-
-def _kept(stream: RunRecords) -> dict[int, int]:
-    """Return rank -> samples that entered the model, for each rank that was ever lost."""
-    kept = dict.fromkeys((record.rank for _, record in stream.trouble if isinstance(record, Drop)), 0)
-    for event in stream.of(Merged) if kept else ():
-        if event.rank in kept:
-            kept[event.rank] += measure(event.spans)
-    return kept

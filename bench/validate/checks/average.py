@@ -46,13 +46,11 @@ FEW = 4
 
 def check(case: Case) -> Verdict | None:
     """Return FAIL at the first wrong average; None if no average is recorded."""
-    count = 0
-    for run, (wrong, averages) in case.each(_compared, lost=True):
-        if wrong:
-            return verdict("FAIL", "average", case.cell, f"seed {run.metrics.seed}, {wrong}")
-        count += averages
+    failure, count = case.compared("average", _compared, lost=True, mark=",")
+    if failure or not count:
+        return failure
     line = f"{count} averages equal the weighted mean of the ranks' contributions"
-    return verdict("PASS", "average", case.cell, line) if count else None
+    return verdict("PASS", "average", case.cell, line)
 
 
 def _compared(run: Run, known: Records) -> tuple[str, int]:

@@ -69,9 +69,8 @@ def check(case: Case) -> Verdict | None:
     line = f"the fractions of every rank sum to 1 within {off:.1g} (allowed: {TOLERANCE:g})"
     if missing:
         return verdict("FAIL", "breakdown", cell, f"{line}; ranks are missing in {plural(len(missing), 'run')}")
-    for run, wrong in case.each(_amiss):
-        if wrong:
-            return verdict("FAIL", "breakdown", cell, f"seed {run.metrics.seed}: {wrong}")
+    if failure := case.failure("breakdown", _amiss):
+        return failure
     return verdict("PASS" if off <= TOLERANCE else "FAIL", "breakdown", cell, line)
 
 

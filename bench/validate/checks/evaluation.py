@@ -27,14 +27,12 @@ as large values may cancel."""
 
 def check(case: Case) -> Verdict | None:
     """Return FAIL at the first evaluation of other samples or another model; None if evaluations are not recorded."""
-    count, sets = 0, case.sets
-    for run, (wrong, evaluations) in case.each(_compared, sets):
-        if wrong:
-            return verdict("FAIL", "evaluation", case.cell, f"seed {run.metrics.seed}, {wrong}")
-        count += evaluations
-    whose = "the baseline's test set" if sets else "the same test set"
+    failure, count = case.compared("evaluation", _compared, case.sets, mark=",")
+    if failure or not count:
+        return failure
+    whose = "the baseline's test set" if case.sets else "the same test set"
     line = f"{count} evaluations used {whose} and the model that all ranks share"
-    return verdict("PASS", "evaluation", case.cell, line) if count else None
+    return verdict("PASS", "evaluation", case.cell, line)
 
 
 def _compared(run: Run, known: Records, sets: Sets | None) -> tuple[str, int]:

@@ -31,13 +31,11 @@ WORDS = 4
 
 def check(case: Case) -> Verdict | None:
     """Return FAIL at the first figure that differs; None if nothing is recorded."""
-    count = 0
-    for run, (wrong, some) in case.each(_compared, lost=True):
-        if wrong:
-            return verdict("FAIL", "figures", case.cell, f"seed {run.metrics.seed}: {wrong}")
-        count += some
+    failure, count = case.compared("figures", _compared, lost=True)
+    if failure or not count:
+        return failure
     line = f"{plural(count, 'figure')} recomputed from the records agree with the result"
-    return verdict("PASS", "figures", case.cell, line) if count else None
+    return verdict("PASS", "figures", case.cell, line)
 
 
 def _compared(run: Run, known: Records) -> tuple[str, int]:

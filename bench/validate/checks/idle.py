@@ -55,9 +55,8 @@ def check(case: Case) -> Verdict | None:
         if scarce:
             return verdict("REFUSED", "idle", cell, f"seed {run.metrics.seed}: {scarce}")
         count += looked_at
-    for run, wrong in case.each(_amiss):
-        if wrong:
-            return verdict("FAIL", "idle", cell, f"seed {run.metrics.seed}: {wrong}")
+    if failure := case.failure("idle", _amiss):
+        return failure
     return verdict("PASS", "idle", cell, f"every rank of {plural(count, 'run')} trained") if count else None
 
 

@@ -28,9 +28,8 @@ def check(case: Case) -> Verdict | None:
     for run, ledger in kept:
         if not ledger.exactly_once:
             return verdict("FAIL", "ledger", cell, _amiss(run, ledger))
-    for run, wrong in case.each(_batches):
-        if wrong:
-            return verdict("FAIL", "ledger", cell, f"seed {run.metrics.seed}: {wrong}")
+    if failure := case.failure("ledger", _batches):
+        return failure
     epochs = sum(len(ledger.epochs) for _, ledger in kept)
     return verdict("PASS", "ledger", cell, f"every sample of {plural(epochs, 'epoch')} was trained exactly once")
 

@@ -17,13 +17,11 @@ of cores, as the kernel counts a process's pages on each core in batches that gr
 
 def check(case: Case) -> Verdict | None:
     """Return FAIL if the peak of a rank is impossible; None if no memory was measured."""
-    count = 0
-    for run, (wrong, peaks) in case.each(_compared):
-        if wrong:
-            return verdict("FAIL", "peak_memory", case.cell, f"seed {run.metrics.seed}: {wrong}")
-        count += peaks
+    failure, count = case.compared("peak_memory", _compared)
+    if failure or not count:
+        return failure
     line = f"{count} peaks of memory are no lower than any measurement of the rank"
-    return verdict("PASS", "peak_memory", case.cell, line) if count else None
+    return verdict("PASS", "peak_memory", case.cell, line)
 
 
 def _compared(run: Run, known: Records) -> tuple[str, int]:

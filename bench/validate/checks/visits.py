@@ -23,13 +23,10 @@ from ddp.tally import MODULUS, tally
 
 def check(case: Case) -> Verdict | None:
     """Return FAIL if other samples were read, or another number than in the baseline; None if no tally is recorded."""
-    epochs = 0
-    for run, (wrong, read) in case.each(_compared, case.sets):
-        if wrong:
-            return verdict("FAIL", "visits", case.cell, f"seed {run.metrics.seed}: {wrong}")
-        epochs += read
-    line = f"every sample of {plural(epochs, 'epoch')} was read exactly once"
-    return verdict("PASS", "visits", case.cell, line) if epochs else None
+    failure, epochs = case.compared("visits", _compared, case.sets)
+    if failure or not epochs:
+        return failure
+    return verdict("PASS", "visits", case.cell, f"every sample of {plural(epochs, 'epoch')} was read exactly once")
 
 
 def _compared(run: Run, known: Records, sets: Sets | None) -> tuple[str, int]:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from statistics import geometric_mean
 
 from bench.base.number_format import plural
-from bench.report import alone
+from bench.report import single_cell
 from bench.report.answer import Answer, Kind, Option
 from bench.report.blocks import plain
 from bench.report.compare import transports
@@ -141,7 +141,7 @@ def limit(best: Option, most: int = NAMED) -> str:
         shares = missing_share(best, most)
         words = f"Efficiency {percent(efficiency.value)} ({percents(efficiency)})"
         texts.append(f"{words}; {shares}." if shares else f"{words}.")
-    if best.rival.solo is None and (spent := alone.spent(best.cell)):
+    if best.rival.solo is None and (spent := single_cell.spent(best.cell)):
         texts.append(f"Where its ranks' time went: {spent}.")
     return " ".join(texts)
 

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from bench.audit.collected import Collected, Totals
 from bench.audit.definitions import defined, is_near
-from bench.audit.kept import BUFFERS, OPTIMIZER, PARAMETERS, Incomplete, Name
+from bench.audit.kept_files import BUFFERS, OPTIMIZER, PARAMETERS, Incomplete, Name
 from bench.audit.rules import Rules, autocast, micro_ends, norm_of, total_of, unscale
 from bench.audit.schedules import stepped
 from bench.audit.seeds import seed_of, seed_others, step_seed
+from bench.audit.step_scalars import Collected, Totals
 from ddp.replica.task import Task
 
 State = dict[Name, Tensor]

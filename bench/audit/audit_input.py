@@ -10,7 +10,7 @@ from functools import partial
 from itertools import repeat
 from pathlib import Path
 
-from bench.audit.places import Turn, misplaced, out_of_turn, places, turns
+from bench.audit.schedule_places import Turn, misplaced, out_of_turn, places, turns
 from bench.config.plan import LaunchPlan
 from bench.results.schema import SCHEMA_VERSION, Metrics
 from ddp.backends import is_torch_native
@@ -147,9 +147,7 @@ MEASURED = (None, "nccl", "cpu", "torch_ddp", "torch_zero1", "torch_local_sgd", 
 
 def norms_of(records: Sequence[Record]) -> tuple[tuple[tuple[int, float | None], ...], ...]:
     """Return the gradient norms that each rank recorded; () if a rank recorded none."""
-    ends = sorted((event for event in records if isinstance(event, Finished)), key=lambda event: event.rank)
-    known = tuple(event.work.norms for event in ends if event.work is not None)
-    return known if len(known) == len(ends) else ()
+    return tuple(work.norms for work in works_of(records))
 
 
 def works_of(records: Sequence[Record]) -> tuple[StepWork, ...]:
