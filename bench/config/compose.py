@@ -20,7 +20,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
 from bench.base.console import VERBOSITY
@@ -75,7 +75,12 @@ def compose(
             problems = (beyond(override) or nameless(override) or nowhere(override) for override in overrides)
             for problem in filter(None, problems):
                 raise UsageError(problem)
-            _start(task, [*flags, *(_to_plan(overrides) if planning else _searching(overrides, options.config_dir))])
+            if planning or flags or any(map(_of_hydra, overrides)):
+                _start(
+                    task, [*flags, *(_to_plan(overrides) if planning else _searching(overrides, options.config_dir))]
+                )
+            else:
+                _run_one(task, overrides)
             task.collect()
             if not task.jobs and not (options.cfg or options.info or options.shell_completion):
                 none = "nothing to run: all of the sweep is left out"
@@ -121,6 +126,25 @@ def _loading(folder: str | None, conf: Path = CONF) -> Iterator[ConfigLoader]:
         preset_folder.folder = None
     with started:
         yield GlobalHydra.instance().config_loader()
+
+
+def _of_hydra(override: str) -> bool:
+    """Tell whether the override may change Hydra's own settings, such as whether there is a sweep."""
+    return override.lstrip("+~").startswith(("hydra", "experiment"))
+
+
+def _run_one(task: PointTask, overrides: Sequence[str]) -> None:
+    """Compose a single run and call the task, as `_start` does, which composes twice, first to look for a sweep."""
+    before = HydraConfig.instance().cfg
+    with _loading(None) as loader:
+        composed = loader.load_configuration("config", list(overrides), RunMode.RUN)
+        HydraConfig.instance().set_config(composed)
+        with read_write(composed), open_dict(composed):
+            del composed["hydra"]
+        try:
+            task(composed)
+        finally:
+            HydraConfig.instance().cfg = before
 
 
 def _start(task: PointTask, words: list[str]) -> None:

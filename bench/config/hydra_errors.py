@@ -81,7 +81,10 @@ def beyond(override: str) -> str | None:
     """Return the error for an override of a key below a key that has no keys below it, or None. Numbers may be list
     indices."""
     key, _, value = override.partition("=")
-    key, keys = key.lstrip("+~"), known_keys()
+    key = key.lstrip("+~")
+    if "." not in key:
+        return None
+    keys = known_keys()
     above = [part for part in keys if key.startswith(f"{part}.")]
     last = key.rpartition(".")[2]
     if key in keys or not above or last.isdecimal() or any(other.startswith(f"{above[0]}.") for other in keys):

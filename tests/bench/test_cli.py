@@ -83,6 +83,7 @@ def test_a_single_run_runs_again_and_a_sweep_does_not(quiet, capsys):
 def test_while_ranks_wait_the_garbage_collector_looks_at_nothing_old(quiet, monkeypatch):
     """A full collection took 0.2 s, in which the process that all ranks talk to stood still."""
     monkeypatch.setattr(launch, "short_collections", short_collections)
+    monkeypatch.setenv("BENCH_FAKE", "watch")
     gc.unfreeze()
     before = len(gc.get_objects())
     assert quiet(*SOLO) == 0
