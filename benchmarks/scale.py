@@ -19,7 +19,7 @@ from statistics import fmean
 
 from bench.results.runfolder import Run, find_runs
 from bench.results.schema import Metrics
-from benchmarks.prediction import NONE, SPEEDS, trained
+from benchmarks.prediction import NONE, SPEEDS, STEP_S, trained
 
 MODEL, RANKS, LINK = "mlp", 4, "wan_1g_30ms"
 MODES = ("nccl_sync", "nccl_cadence", "nccl_async", "cpu_sync", "cpu_cadence", "cpu_async")
@@ -78,7 +78,8 @@ def main() -> int:
         about = (
             f"# Over {LINK}, real and predicted\n\n    python -m benchmarks.scale --write\n\n"
             f"{MODEL}, {RANKS} ranks of speeds {SPEEDS} in turn, {asked.seeds} real runs a mode, in which the link is "
-            "emulated. Predicted from one run of two ranks without links.\n\n"
+            f"emulated, steps of {1e3 * STEP_S[MODEL]:g} ms at speed 1. Predicted from one run of two ranks without "
+            "links.\n\n"
         )
         REPORT.mkdir(parents=True, exist_ok=True)
         (REPORT / "README.md").write_text(about + "\n".join(lines) + "\n", encoding="utf-8")

@@ -103,6 +103,9 @@ class ClusterConfig:
 
     speeds: list[float] = field(default_factory=list)
     """Emulated relative speed of each rank in (0, 1]; empty: as fast as it goes."""
+    step_s: float = 0.0
+    """Seconds that a step takes at emulated speed 1, unless it needs longer: independent of how fast the machine is at the
+    moment; 0: as long as it takes."""
     links: Any = None
     """Emulated links between ranks, one or a list of `[RANKS+RANKS:]LINK` (docs/reference/links.md); null: as fast as they
     are."""

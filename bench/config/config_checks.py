@@ -129,6 +129,10 @@ def _batch_size(config: Config, world_size: int) -> int | None:
     return together // parts
 
 
+LEAST_STEP_S = 1e-4
+"""Least time of an emulated step, seconds: shorter sleeps are not."""
+
+
 def check_engine(config: Config) -> None:
     """Raise ValueError for settings that the engine does not support."""
     engine, policy = config.engine.name, config.mode.policy
@@ -185,6 +189,12 @@ def check_cluster(config: Config, world_size: int, machine: Machine) -> None:
     if cluster.compare and not (together and config.mode.policy is not None and meets_every_step(config.mode.policy)):
         raise ValueError("cluster.compare is for mode=nccl_sync, whose ranks hold the same bits after every step")
     emulated("cluster.speeds", cluster.speeds, world_size if world_size > 1 else None)
+    if cluster.step_s:
+        number("cluster.step_s", cluster.step_s, LEAST_STEP_S, DAY_S, remedy="0.005 makes a step at speed 1 last 5 ms")
+        engine = engine_of(config.mode.engine)
+        if engine.virtual or (engine.in_place and not engine.one_rank):
+            remedy = "set virtual.step_s" if engine.virtual else "choose mode=nccl_sync"
+            raise ValueError(f"cluster.step_s with mode={config.mode.name}, whose ranks are of one process: {remedy}")
 
 
 def _check_comers(config: Config, world_size: int) -> None:
@@ -270,10 +280,10 @@ def checkpoint_of(settings: Checkpointing, mode: Mode, keys: Collection[str] = (
     return Checkpointing(every=0)
 
 
-def speeds_of(speeds: list[float], world_size: int) -> list[float]:
-    """Return the emulated speeds of the first `world_size` ranks; empty if all are 1."""
-    speeds = speeds[:world_size]
-    return speeds if any(speed != 1 for speed in speeds) else []
+def speeds_of(speeds: list[float], world_size: int, step_s: float = 0.0) -> list[float]:
+    """Return the emulated speeds of the first `world_size` ranks; empty if all are 1 and `step_s` sets no step time."""
+    speeds = speeds[:world_size] or [1.0] * world_size
+    return speeds if step_s or any(speed != 1 for speed in speeds) else []
 
 
 def dashboard_port(value: Any) -> int | None:

@@ -112,7 +112,8 @@ def plan(
     check_step(config.train.step, mode, world_size, "train.")
     check_cluster(config, world_size, machine)
     check_profile(config.profile, mode, world_size, machine)
-    speeds, faults = speeds_of(config.cluster.speeds, world_size), script_of(config.cluster, world_size)
+    speeds = speeds_of(config.cluster.speeds, world_size, config.cluster.step_s)
+    faults = script_of(config.cluster, world_size)
     links, scripted = links_of(config, world_size), [str(fault) for fault in faults]
     config = replace(config, cluster=replace(config.cluster, speeds=speeds, faults=scripted, links=links))
     config = replace(config, checkpoint=checkpoint_of(config.checkpoint, mode, settings))
@@ -248,6 +249,7 @@ def cell_hash(resolved: dict[str, Any], training: dict[str, Any]) -> str:
 
 UNSAID: tuple[tuple[str, Any], ...] = (
     ("faults", []),
+    ("step_s", 0.0),
     ("tolerate_loss", True),
     ("transport", "auto"),
     ("restart", "never"),
@@ -279,6 +281,7 @@ def _job(spec: RunSpec, policy: Policy, config: Config, recipe: Recipe, code: tu
         device=cluster["device"],
         transport=cluster["transport"],
         speeds=spec.speeds,
+        step_s=cluster.get("step_s", 0.0),
         links=parse(cluster.get("links") or (), seed=spec.seed),
         virtual=config.virtual,
         lr_scale=spec.lr_scale,

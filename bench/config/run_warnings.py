@@ -26,7 +26,8 @@ def warnings_of(config: Config, world_size: int, machine: Machine) -> tuple[str,
         warnings.append(f"{here} ranks share {machine.gpus} GPU(s), so speeds say nothing about scaling")
     if config.cluster.speeds:
         speeds = "/".join(f"{speed:g}" for speed in config.cluster.speeds)
-        warnings.append(f"emulated devices: ranks are slowed down to {speeds} of their speed")
+        of = f"{1e3 * config.cluster.step_s:g} ms a step" if config.cluster.step_s else "their speed"
+        warnings.append(f"emulated devices: ranks are slowed down to {speeds} of {of}")
     if not config.timing:
         warnings.append(UNTIMED)
     if config.cluster.links:

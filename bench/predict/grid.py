@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from bench.predict.calibration import Calibration
 from bench.predict.evidence import CalibratedCell, own_cell
-from bench.predict.play import PredictedCell, speeds_of
+from bench.predict.play import PredictedCell, speeds_of, step_s_of
 from ddp.core.links import Links
 from ddp.core.policies import POLICIES, meets_every_step
 from ddp.settings import make_policy
@@ -66,7 +66,9 @@ def anchored(cell: PredictedCell, anchor: int) -> PredictedCell:
 def what_if(cell: PredictedCell, calibration: Calibration) -> Iterator[tuple[str, PredictedCell]]:
     """Yield (name, variant) of a cell: slow ranks healed, twice the bandwidth, other policies, longer windows."""
     speeds = speeds_of(cell, calibration) or (1.0,) * cell.ranks
-    pace = [calibration.steps[rank % calibration.ranks].mean() / speeds[rank] for rank in range(cell.ranks)]
+    step_s = step_s_of(calibration)
+    own = [step_s or calibration.steps[rank % calibration.ranks].mean() for rank in range(cell.ranks)]
+    pace = [own[rank] / speeds[rank] for rank in range(cell.ranks)]
     slow = [rank for rank in range(cell.ranks) if pace[rank] > 1.05 * min(pace)]
     for rank in sorted(slow, key=lambda rank: -pace[rank])[:MOST_HEALED]:
         yield f"rank {rank} healed", replace(cell, healed=rank)

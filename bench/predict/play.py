@@ -108,6 +108,11 @@ def speeds_of(cell: PredictedCell, calibration: Calibration) -> tuple[float, ...
     return speeds
 
 
+def step_s_of(calibration: Calibration) -> float:
+    """Return the emulated seconds of a step at speed 1 (`cluster.step_s`); 0: steps take as long as they need."""
+    return float((calibration.spec.config.get("cluster") or {}).get("step_s") or 0.0)
+
+
 def samples_of(cell: PredictedCell, calibration: Calibration) -> int:
     """Return the samples of an epoch: those of the run, or as many as let each rank do `LEAST_STEPS` steps in the whole
     run."""
@@ -209,7 +214,7 @@ def costs_of(cell: PredictedCell, calibration: Calibration, seed: int, assumed: 
 
     return Costs(
         step_s,
-        lambda rank, done: sleeps[rank],
+        lambda rank, done: sleeps[rank][done % LENGTH],
         cores=cell.cores if assumed.queues else None,
         by_samples=cell.in_step and not calibration.snapshots,
         between_s=min(calibration.gaps_s),
@@ -231,12 +236,12 @@ Series = list[list[float]]
 
 def _series(
     cell: PredictedCell, calibration: Calibration, dice: np.random.Generator, cold: bool
-) -> tuple[Series, list[float], list[float]]:
-    """Return, by rank, seconds of work of each step, seconds of emulated slowness per step, and extra seconds of each
+) -> tuple[Series, Series, list[float]]:
+    """Return, by rank, seconds of work of each step, seconds of emulated slowness behind each, and extra seconds of each
     first step."""
-    speeds = speeds_of(cell, calibration)
+    speeds, step_s = speeds_of(cell, calibration), step_s_of(calibration)
     fastest = min(range(calibration.ranks), key=lambda rank: calibration.steps[rank].mean())
-    rows, sleeps, first = Series(), [], []
+    rows, sleeps, first = Series(), Series(), list[float]()
     for rank in range(cell.ranks):
         source = fastest if rank == cell.healed else rank % calibration.ranks
         own = calibration.steps[source]
@@ -247,6 +252,7 @@ def _series(
         drawn = drawn * slow_part(own) if cold else drawn
         beside = calibration.gaps_s[source] - min(calibration.gaps_s)
         rows.append((beside + drawn).tolist())
-        sleeps.append(asleep(drawn, speeds[rank]) if speeds else 0.0)
+        slept = asleep(drawn, speeds[rank], step_s) if speeds else np.zeros(LENGTH)
+        sleeps.append(slept.tolist())
         first.append(calibration.first_s[source] / WARM)
     return rows, sleeps, first

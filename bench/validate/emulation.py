@@ -2,7 +2,7 @@
 due.
 
 They wait in proportion to a typical step, without the time that it waited for a core. The check knows that step only up
-to a factor of about two. Pure.
+to a factor of about two. With `cluster.step_s` they wait for the rest of that time. Pure.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from bench.results.schema import Metrics
 from bench.validate.run_records import WORK, Records
-from bench.validate.scripted_slowness import CLOCK, IN_PASSES, LEAST, MOST, other_than_scripted
+from bench.validate.scripted_slowness import CLOCK, IN_PASSES, LEAST, MOST, as_long, other_than_scripted
 from ddp.backends import is_torch_native
 from ddp.core.faults import parse
 
@@ -33,6 +33,7 @@ def otherwise_slow(m: Metrics, known: Records, config: dict[str, Any]) -> str:
         return ""
     if m.schema_version < KEPT:
         return ""
+    step_s = float(cluster.get("step_s") or 0.0) if isinstance(cluster, dict) else 0.0
     for rank in range(m.world_size):
         reports = [event for event in known.progress if event.rank == rank]
         steps = sum(event.steps for event in reports)
@@ -43,6 +44,11 @@ def otherwise_slow(m: Metrics, known: Records, config: dict[str, Any]) -> str:
         # Sharded backends communicate inside the backward pass, which is slowed down as a whole.
         inside = ("exchange", "copy") if m.backend in IN_PASSES else ()
         worked, waited = sum(known.seconds[rank, kind] for kind in (*WORK, *inside)), known.seconds[rank, "slowdown"]
+        if step_s:
+            due = step_s * (1 + factor) * (steps - 1)
+            if not as_long(due, worked, waited):
+                return f"rank {rank}: {steps} steps took {worked + waited:.3g} s, not {due:.3g} s (cluster.step_s)"
+            continue
         # The first report is left out, as it holds the first step. The median ignores steps that take much longer.
         each = [
             (work.data + work.compute - work.no_core - work.no_core_data) / event.steps
@@ -55,7 +61,7 @@ def otherwise_slow(m: Metrics, known: Records, config: dict[str, Any]) -> str:
                 f"rank {rank} waited {waited:.3g} s after steps of {worked:.3g} s to be slower, but should be "
                 f"{1 + factor:.3g} times as slow (cluster.speeds, cluster.faults)"
             )
-    return other_than_scripted(m, known, speeds)
+    return other_than_scripted(m, known, speeds, step_s)
 
 
 def _factor(speed: float, rank: int, steps: int, script: Sequence[str]) -> float | None:

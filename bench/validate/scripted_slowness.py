@@ -24,6 +24,8 @@ CLOCK = 0.05
 """Tolerance in seconds."""
 IN_PASSES = ("zero2", "zero3")
 """Backends that communicate inside the forward or backward pass."""
+SHORTER = 0.9
+"""Factor by which emulated steps of a given time may be shorter."""
 NOTABLE = 0.5
 """Least delay that is looked for, as a fraction of a step, or of the time that a link needs."""
 
@@ -84,15 +86,21 @@ class _Stretch:
         return median(ratios) if len(ratios) >= FEW else None
 
 
-def other_than_scripted(m: Metrics, known: Records, speeds: Sequence[float]) -> str:
-    """Name the scripted slowness that did not happen, or at another time; empty: none."""
+def as_long(due: float, worked: float, waited: float) -> bool:
+    """Return whether steps of a given time took the `due` seconds. Work that needs longer is not waited after."""
+    return worked + waited >= SHORTER * due - CLOCK and waited <= due + CLOCK
+
+
+def other_than_scripted(m: Metrics, known: Records, speeds: Sequence[float], step_s: float) -> str:
+    """Name the scripted slowness that did not happen, or at another time; empty: none. `step_s`: emulated seconds of a
+    step at speed 1, 0 for none."""
     script = [parse(text) for text in m.scripted_faults]
     for rank in sorted({fault.rank for fault in script if fault.kind in LASTING}):
         resident = next((event.loader == "resident" for event in known.ready if event.rank == rank), False)
         speed = float(speeds[rank]) if rank < len(speeds) else 1.0
         stretches = list(_stretches(_reports(known, rank), [fault for fault in script if fault.rank == rank], speed))
         for stretch in stretches:
-            if wrong := _waited(stretch, m.backend in IN_PASSES) or _late(stretch):
+            if wrong := _waited(stretch, m.backend in IN_PASSES, step_s) or _late(stretch):
                 return (
                     f"rank {rank}, {f'from {stretch.fault} on' if stretch.fault else 'before its first fault'}: {wrong}"
                 )
@@ -141,11 +149,16 @@ def _stretches(reports: Iterator[_OwnReport], faults: Sequence[Fault], speed: fl
                 steps, late, link = 1 / speed - 1, 0.0, 1.0
 
 
-def _waited(stretch: _Stretch, within: bool) -> str:
+def _waited(stretch: _Stretch, within: bool, step_s: float) -> str:
     """Say that the rank waited longer or shorter after its steps than it should; empty: it did not. `within`: its
     passes contain communication, which is slowed down with them, including time waiting for other ranks."""
     waited = sum(report.slowed * (report.last - report.first) for report in stretch.reports)
     worked = sum(report.whole * (report.last - report.first) for report in stretch.reports) - waited
+    if step_s:
+        due = (1 + stretch.steps) * step_s * stretch.count
+        return (
+            "" if as_long(due, worked, waited) else f"{stretch.count} steps took {worked + waited:.3g} s of {due:.3g} s"
+        )
     least = 0.0
     if stretch.steps:
         if not stretch.long:

@@ -69,7 +69,7 @@ class TrainingLoop:
             torch.cuda.set_device(self.device)
         self.meter = meter(rank, job.scratch, self.device)
         speed = job.speeds[rank] if job.speeds else 1.0
-        self.slowdown = Slowdown(speed)
+        self.slowdown = Slowdown(speed, step_s=job.step_s)
         self.heart = Heartbeat(math.inf if job.threads else job.deadline_s / 5, lambda: send(Alive(now(), rank)))
         self.replica = replica(job, self.device, self.meter, self.slowdown)
         if job.step.compile:

@@ -1,5 +1,5 @@
-"""Emulates a slow device or slow input: a step takes a multiple of its time, by sleeping, which costs other ranks no
-core."""
+"""Emulates a slow device or slow input: a step takes a multiple of its time, or a given time, by sleeping, which costs
+other ranks no core."""
 
 from __future__ import annotations
 
@@ -13,17 +13,22 @@ from ddp.process.meter import Meter
 
 MEMORY = 64
 """Number of recent steps whose median is the typical step."""
+BEHIND = "optimizer"
+"""The part of a step behind an exchange of gradients."""
 
 
 class Slowdown:
     """`speed` in (0, 1]. The overshoot of a sleep is subtracted from the next. `waited`: returns the seconds that the
     training thread has waited for a core so far. Emulated devices share cores: that waiting is not multiplied by 1/speed.
 
-    The sleep is proportional to a typical step, as a slow device does not multiply single hiccups. The first step of a
-    process takes a hundred times as long as later ones: it is neither slowed down nor counted."""
+    The sleep is proportional to a typical step, as a slow device does not multiply single hiccups. With `step_s` a step
+    takes `step_s / speed` seconds, or its own time if that is longer; the part behind the exchange of gradients is
+    allowed for before it. The first step of a process takes a hundred times as long as later ones: it is neither slowed
+    down nor counted."""
 
-    def __init__(self, speed: float, waited: Callable[[], float] = core_wait) -> None:
+    def __init__(self, speed: float, waited: Callable[[], float] = core_wait, step_s: float = 0.0) -> None:
         self._factor = self._own = 1.0 / speed - 1.0
+        self._step_s = step_s
         self._late = 0.0
         """Delay of each batch, as a multiple of a typical step."""
         self.link = 1.0
@@ -40,7 +45,7 @@ class Slowdown:
     @property
     def slow(self) -> bool:
         """Whether steps are slowed down."""
-        return self._factor > 0.0
+        return self._factor > 0.0 or self._step_s > 0.0
 
     def computed(self) -> None:
         """Note that the rest of this part of a step waits for other ranks. That waiting is not multiplied, as two slow
@@ -69,13 +74,13 @@ class Slowdown:
     def hold(self) -> None:
         """Sleep for the delay of this step's batch, once per step."""
         if self._late and not self._held:
-            typical = sum(median(recent) for recent in self._recent.values() if recent)
+            typical = self._step_s or sum(median(recent) for recent in self._recent.values() if recent)
             self._held = self._late * (1.0 + self._factor) * typical
             sleep(self._held)
 
     def begin(self, meter: Meter | None = None) -> float:
         """Begin a step or, with a `meter`, a computing part of one; return now."""
-        if self._factor:
+        if self.slow:
             self._note()
         if meter is not None:
             meter.compute()
@@ -99,14 +104,24 @@ class Slowdown:
         if (recent := self._recent.get(part)) is None:
             self._recent[part] = deque(maxlen=MEMORY)
             return at
-        if not self._factor:
+        if not self.slow:
             recent.append(busy_s)
             return at
         recent.append(max(busy_s - self._without_core(whole), 0.0))
-        self._owed += median(recent) * self._factor
+        self._owed += self._due(part, busy_s)
         if self._owed <= 0.0:
             return at
         sleep(self._owed)
         after = meter.add("slowdown", at)
         self._owed -= after - at
         return after
+
+    def _due(self, part: str, busy_s: float) -> float:
+        """Return the seconds to sleep for a part of a step that took `busy_s`."""
+        if not self._step_s:
+            return median(self._recent[part]) * self._factor
+        behind = self._recent.get(BEHIND)
+        if behind is not None and part == BEHIND:
+            return 0.0
+        later = median(behind) if behind else 0.0
+        return max((1.0 + self._factor) * self._step_s - later - busy_s, 0.0)

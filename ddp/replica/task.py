@@ -114,6 +114,8 @@ class Job:
     """`cpu`, `cuda`, or `auto`: CUDA where every rank has a GPU of its own."""
     speeds: tuple[float, ...] = ()
     """Emulated relative speed of each rank in (0, 1]; empty: no emulation."""
+    step_s: float = 0.0
+    """Seconds of a step at emulated speed 1; 0: as long as it takes."""
     links: Links | None = None
     """Emulated links between ranks, and to the coordinator on rank 0's host; None: no emulation."""
     virtual: VirtualTime = field(default_factory=VirtualTime)

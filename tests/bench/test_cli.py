@@ -59,7 +59,7 @@ def test_nothing_but_results_is_left(bench, tmp_path):
         "mode=nccl_sync cluster.compare=20 cluster.spares=1 cluster.restart=2 train.accumulate=2",
         "mode=nccl_sync world_size=3 cluster.absent=1 train.precision=bf16 profile.steps=3 cluster.tolerate_loss=true",
         "mode=virtual_nccl_cadence world_size=3 virtual.step_s=0.5 virtual.steps=lognormal:0.1 virtual.path=sequential",
-        "mode=cpu_sync cluster.tolerate_loss=false averaging.gamma=0.5 loader.kind=streaming",
+        "mode=cpu_sync cluster.tolerate_loss=false averaging.gamma=0.5 loader.kind=streaming cluster.step_s=0.002",
     ],
 )
 def test_the_folder_alone_tells_how_to_run_the_cell_again(quiet, words):

@@ -25,6 +25,7 @@ def wrong(
     read: float = 0.0,
     backend: str = "nccl",
     coreless: float = 0.0,
+    step_s: float = 0.0,
 ) -> str:
     """What is said of a rank of a run of 600 steps with such a script. `read`: what its batches take by themselves;
     `coreless`: what they wait for a core."""
@@ -45,7 +46,7 @@ def wrong(
     metrics = make_metrics(make_spec("nccl_cadence")).model_copy(
         update={"scripted_faults": list(script), "backend": backend}
     )
-    return otherwise_slow(metrics, known, {"cluster": {"speeds": []}})
+    return otherwise_slow(metrics, known, {"cluster": {"speeds": [], "step_s": step_s}})
 
 
 SLOW, INPUT, LINK = ["1@300:slow*3"], ["1@300:input*3"], ["1@300:link*3"]
@@ -96,3 +97,23 @@ def test_what_ranks_exchange_within_a_pass_is_slowed_down_with_it(backend: str, 
         bool(wrong(["1@400:slow*2", "1@540:heal"], (400, 5.0, 1.0, 1.0), (540, 1.0, 1.0, 1.0), backend=backend))
         is named
     )
+
+
+@pytest.mark.parametrize(
+    ("script", "slow", "line"),
+    [
+        ([], 4.0, ""),
+        ([], 1.0, "rank 1: 600 steps took 0.6 s, not 2.4 s (cluster.step_s)"),
+        ([], 8.0, "rank 1: 600 steps took 4.8 s, not 2.4 s (cluster.step_s)"),
+        (["1@300:slow*2"], 4.0, "rank 1: 600 steps took 2.4 s, not 3.59 s (cluster.step_s)"),
+    ],
+)
+def test_steps_of_a_given_time_take_it(script: list[str], slow: float, line: str) -> None:
+    assert wrong(script, (0, slow, 1.0, 1.0), step_s=4 * STEP) == line
+
+
+def test_steps_of_a_given_time_are_slowed_down_from_the_scripted_step_on() -> None:
+    later = (0, 4.0, 1.0, 1.0), (300, 8.0, 1.0, 1.0)
+    assert wrong(["1@300:slow*2"], *later, step_s=4 * STEP) == ""
+    early = (0, 8.0, 1.0, 1.0), (300, 4.0, 1.0, 1.0)
+    assert "before its first fault: 290 steps took 2.32 s of 1.16 s" in wrong(["1@300:slow*2"], *early, step_s=4 * STEP)

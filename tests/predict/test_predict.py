@@ -125,7 +125,8 @@ def test_resampling_keeps_mean_spread_and_neighbourhood(seed: int, spread: float
     assert float(drawn.mean()) == pytest.approx(float(series.mean()), rel=0.15)
     assert shape(drawn).spread == pytest.approx(shape(series).spread, rel=0.25)
     assert autocorrelation(drawn, 1) > 0.4
-    assert np.median(series) + asleep(series, 0.5) == pytest.approx(2 * np.median(series))
+    assert np.median(series) + asleep(series, 0.5)[0] == pytest.approx(2 * np.median(series))
+    assert series + asleep(series, 0.5, 0.01) == pytest.approx(series.clip(0.02))
 
 
 @pytest.mark.parametrize("text", ["lognormal:0.3", "exponential:0.5", "pareto:3.5", "onoff:4:0.2"])
@@ -165,6 +166,16 @@ def test_a_healed_rank_and_a_faster_link_do_what_they_must() -> None:
         (0.02 + wire) / (0.02 + twice), rel=0.02
     )
     assert base.limit.startswith("waiting for rank 1")
+
+
+def test_steps_of_a_given_time_are_predicted_at_it() -> None:
+    """By hand: two ranks of 2 and 4 ms steps whose steps last 10 ms at speed 1 and 20 ms at speed 0.5, whatever they
+    need."""
+    own = constant(calibration(speeds=(1.0, 0.5)), 0.002, 0.004)
+    given = CONFIG | {"cluster": {"speeds": [1.0, 0.5], "step_s": 0.01}}
+    held = replace(own, spec=replace(own.spec, config=given))
+    assert rate_of(own_cell(held), held, 0) == pytest.approx(2 * own.spec.batch_size / 0.02, rel=0.02)
+    assert rate_of(replace(own_cell(held), ranks=3), held, 0) == pytest.approx(3 * own.spec.batch_size / 0.02, rel=0.02)
 
 
 def test_speeds_are_tiled_and_cells_come_from_the_run_of_their_policy() -> None:

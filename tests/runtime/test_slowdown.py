@@ -146,3 +146,27 @@ def test_what_a_thread_waits_for_a_core_is_not_what_it_sleeps_or_works() -> None
         pass
     rest = time.monotonic() - began - 0.25
     assert 0.0 <= core_wait() - before <= rest + 0.01
+
+
+def test_a_step_of_a_given_time_takes_it_however_fast_the_machine_is(clock: Clock) -> None:
+    slow = Slowdown(0.5, lambda: 0.0, step_s=5 * STEP_S)
+    slept(clock, slow, (0.1, "step"))
+    began = clock.at
+    slept(clock, slow, *[(STEP_S * (1 + number % 4), "step") for number in range(40)])
+    assert clock.at - began == pytest.approx(40 * 10 * STEP_S, rel=0.01)
+    assert slept(clock, slow, (12 * STEP_S, "step")) == 0.0, "a step that needs longer is not slowed down"
+    slow.slow_down(3.0)
+    began = clock.at
+    slept(clock, slow, *[(STEP_S, "step")] * 20)
+    assert clock.at - began == pytest.approx(20 * 30 * STEP_S, rel=0.01)
+
+
+def test_what_follows_an_exchange_is_part_of_a_given_time(clock: Clock) -> None:
+    slow = Slowdown(1.0, lambda: 0.0, step_s=5 * STEP_S)
+    both: Any = [(STEP_S, "gradient"), (2 * STEP_S, "optimizer")]
+    slept(clock, slow, *both)
+    slept(clock, slow, *both)
+    began = clock.at
+    slept(clock, slow, *both * 20)
+    assert clock.at - began == pytest.approx(20 * 5 * STEP_S, rel=0.01)
+    assert clock.slept - slept(clock, slow, (STEP_S, "gradient")) > 0.0, "the wait comes before the exchange"
