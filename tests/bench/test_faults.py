@@ -15,6 +15,7 @@ from bench.base.console import VERBOSITY
 from bench.base.exitcodes import Exit
 from bench.command import summary
 from bench.report import write_report
+from bench.results.analysis.faults import faults
 from bench.results.analysis.stream import sort
 from bench.results.rerun_command import command
 from bench.results.runfolder import find_runs
@@ -24,6 +25,7 @@ from bench.timeline import make_trace, write_timeline
 from bench.validate import judge
 from ddp.core import commands, events
 from ddp.core.faults import parse
+from ddp.core.join_events import Joined
 from ddp.process.codec import Record
 from tests.bench.streams import LAUNCHED, make_metrics, make_records, make_spec, write_run
 from tests.bench.trace_rules import body_of, violations
@@ -58,6 +60,21 @@ def test_a_lost_rank_is_one_row_that_says_what_happened_and_what_was_done() -> N
     assert f"without rank 1 since {fault.seconds:.1f} s" in "\n".join(metrics.warnings)
     assert metrics.scripted_faults == ["1@40:crash"]
     jsonschema.validate(json.loads(metrics.model_dump_json()), json.loads(json_schema()))
+
+
+def test_what_each_loss_of_a_rank_costs_is_its_own() -> None:
+    """Each row of a rank that was lost twice had the samples of both losses."""
+    gone, way = "its process is gone", (0.1, 1.0, 0.1)
+    records: list[Record] = [
+        events.Progress(1.0, 1, 0, 4, 64, *way),
+        *(events.Lost(2.0, 1, gone), commands.Drop(1, gone), Joined(3.0, 1, 0)),
+        events.Progress(4.0, 1, 0, 3, 48, *way),
+        events.Merged(4.5, 1, 0, ((0, 16),)),
+        *(events.Lost(5.0, 1, gone), commands.Drop(1, gone)),
+    ]
+    first, second = faults(sort(records, 0.0), 3)
+    assert first.action == "went on with ranks 0 and 2; back 1.0 s later; 64 of its samples were trained again"
+    assert second.action == "went on with ranks 0 and 2; 32 of its samples were trained again"
 
 
 @pytest.mark.parametrize(

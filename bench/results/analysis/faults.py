@@ -7,15 +7,17 @@ A collective breaks on all its ranks. If it broke because a rank was lost, it be
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from bench.results.analysis.stream import RunRecords
 from bench.results.live.run import Trouble
 from bench.results.schema import FaultRow, Metrics
 from ddp.core.commands import Abort, Drop, Join
-from ddp.core.events import AverageFailed, Failed, Lost, Progress, Resumed
+from ddp.core.events import AverageFailed, Failed, Lost, Merged, Progress, Resumed
 from ddp.core.join_events import Joined
 from ddp.core.rounds import IN_STEP
+from ddp.core.spans import measure
 
 BEGAN_ANEW = "all ranks began anew"
 """Begin of the warning of a run that began anew after a loss: its records are those of the last attempt."""
@@ -28,9 +30,12 @@ _OF_RANK = re.compile(r"rank (\d+): (.*)", re.DOTALL)
 def faults(stream: RunRecords, world_size: int) -> list[FaultRow]:
     """Return the faults in a part of a run, in the order in which they were noticed, with the samples trained again for
     each."""
-    again = _again(stream)
+    returns = [(at, record.rank) for at, record in stream.trouble if isinstance(record, Joined)]
+    again = _again(stream, returns)
     return [
-        row.model_copy(update={"action": row.action + again.get(row.rank, "")})
+        row.model_copy(
+            update={"action": row.action + again.get(_life(returns, row.rank, stream.zero + row.seconds), "")}
+        )
         for row in rows(stream.trouble, stream.zero, len(stream.ready) or world_size)
     ]
 
@@ -184,11 +189,23 @@ def _ranks(ranks: list[int]) -> str:
     return f"ranks {', '.join(most)} and {last}" if most else f"rank {last}"
 
 
-def _again(stream: RunRecords) -> dict[int | None, str]:
-    """Return lost rank -> text on how many of its samples others trained again; without ranks whose samples were all
-    kept."""
-    lost = {rank: -samples for rank, samples in stream.kept().items()}
-    for event in stream.of(Progress) if lost else ():
-        if event.rank in lost:
-            lost[event.rank] += event.samples
-    return {rank: f"; {count:,} of its samples were trained again" for rank, count in lost.items() if count > 0}
+_Life = tuple[int | None, int]
+"""(rank, how often it had returned)."""
+
+
+def _life(returns: Sequence[tuple[float, int]], rank: int | None, at: float) -> _Life:
+    return rank, sum(back <= at for back, other in returns if other == rank)
+
+
+def _again(stream: RunRecords, returns: Sequence[tuple[float, int]]) -> dict[_Life, str]:
+    """Return life of a lost rank -> text on how many of its samples others trained again; without lives whose samples
+    were all kept. `returns`: (when, rank)."""
+    dropped = {record.rank for _, record in stream.trouble if isinstance(record, Drop)}
+    lost: dict[_Life, int] = defaultdict(int)
+    for event in stream.of(Progress) if dropped else ():
+        if event.rank in dropped:
+            lost[_life(returns, event.rank, event.at)] += event.samples
+    for merged in stream.of(Merged) if dropped else ():
+        if merged.rank in dropped:
+            lost[_life(returns, merged.rank, merged.at)] -= measure(merged.spans)
+    return {life: f"; {count:,} of its samples were trained again" for life, count in lost.items() if count > 0}
