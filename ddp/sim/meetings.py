@@ -57,6 +57,7 @@ class Meetings:
         if rank.group is not None:
             self._collectives.tear(rank.group[0])
         rank.group, rank.met = (order.generation, order.members), 0
+        rank.lives = dict(zip(order.members, order.lives, strict=True)) if order.lives else {}
         rank.joining = order.generation
 
         def then() -> None:
@@ -70,8 +71,23 @@ class Meetings:
             rank.group = None
             then()
 
+        if self._ranks.costs.joins_alone:
+            self._join_alone(index, order, then)
+            return
         self._enter(index, "join", lambda members: None, then, broke)
         self._timeline.after(self._deadline_s / 2, self._unjoined, index, order.generation)
+
+    def _join_alone(self, index: int, order: Join, then: Callable[[], None]) -> None:
+        """Form a group without the others: ranks meet in its first collective, where it shows that a member is gone."""
+        rank = self._ranks.all[index]
+        rank.busy, rank.met = True, 1
+        self._ranks.turn(index, "join")
+        took = self._wire_s(order.members, 1)
+        self._timeline.after(took, self._leave, rank, index, False, then)
+
+    def _is_there(self, member: int, lives: Mapping[int, int]) -> bool:
+        rank = self._ranks.all[member]
+        return not rank.ended and rank.life == lives.get(member, 0)
 
     def leave(self, index: int, generation: int) -> None:
         """Leave the group, as ranks wait to join."""
@@ -172,6 +188,8 @@ class Meetings:
         if self._timeline.now - rank.left > self._beat_s:
             self._beat(index)
         generation, members = rank.group
+        if self._ranks.costs.joins_alone and not all(self._is_there(member, rank.lives) for member in members):
+            self._collectives.tear(generation)
         rank.met += 1
         self._ranks.turn(index, kind, generation << 32 | rank.met)
         self._collectives.enter((generation, rank.met), members, index, everyone, left, torn)

@@ -51,6 +51,8 @@ class Costs:
     """Seconds of a collective, from the last rank's arrival to the end."""
     wire: Callable[[tuple[int, ...], int], float] | None = None
     """(members, number of their group's collectives so far) -> the same, if it is not constant."""
+    joins_alone: bool = False
+    """Whether a rank forms a new group without waiting for the other members, as in shared memory."""
     leave_s: Callable[[int, int], float] | None = None
     """(rank, number of its group's collectives so far) -> seconds between the end of a collective inside a step and the
     time at which the rank leaves it; None: 0."""
@@ -65,6 +67,8 @@ class Costs:
     """Seconds of averaging the snapshots."""
     copy_s: float = 0.0
     """Seconds of copying a snapshot, or of applying an update."""
+    hand_s: float | None = None
+    """Seconds of writing the state for a rank that joins, or of loading it; None: `copy_s`."""
     save_s: float | None = None
     """Seconds of writing a rank's part of a checkpoint; None: `copy_s`."""
     evaluate_s: Callable[[int], float] = _nothing
@@ -79,6 +83,11 @@ class Costs:
     """rank -> additional seconds of a message from or to it, for a link that becomes slow; None: none."""
     report_s: float = 0.0
     """Least seconds between two progress reports, unless the rank runs out of work."""
+
+    @property
+    def handover_s(self) -> float:
+        """The seconds of writing or loading the state for a rank that joins."""
+        return self.copy_s if self.hand_s is None else self.hand_s
 
     def collective_s(self, members: tuple[int, ...], size: int, number: int) -> float:
         """Return the seconds of a collective of `size` bytes, from the last arrival to its end."""
@@ -112,6 +121,8 @@ class SimulatedRank:
     inbox: list[Any] = field(default_factory=list)
     """Orders that arrived while it was busy."""
     alive: bool = True
+    ended: bool = False
+    """Whether its process has ended."""
     busy: bool = False
     """Whether it is in a step, a collective or an evaluation."""
     done: int = 0
@@ -155,6 +166,8 @@ class SimulatedRank:
     reported: float = 0.0
     group: tuple[int, tuple[int, ...]] | None = None
     """(generation, members)."""
+    lives: dict[int, int] = field(default_factory=dict)
+    """Member -> number of its restarts when the group was ordered, if any was restarted."""
     joining: int = -1
     """Generation of the group that it is joining; -1: none."""
     met: int = 0

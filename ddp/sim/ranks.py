@@ -71,7 +71,7 @@ class SimulatedRanks(RankStates):
         """End the process of `rank`."""
         if self.all[rank].alive:
             self.turn(rank)
-        self.all[rank].alive = False
+        self.all[rank].alive, self.all[rank].ended = False, True
         self._meetings.die(rank)
 
     def restart(self, rank: int, life: int) -> None:
@@ -131,7 +131,8 @@ class SimulatedRanks(RankStates):
             rank.data += rank.late * took
             took += rank.late * took
         then = partial(self._meetings.exchange, before) if self.in_step else self._stepped
-        self._spend(index, "forward", took, then, step, self.timeline.now)
+        begun = self.timeline.now - self.costs.between_s  # a rank reports this time as work
+        self._spend(index, "forward", took, then, step, begun)
 
     def _step_s(self, index: int, samples: int) -> float:
         """Return the seconds of a step that begins now, including waiting for a core."""
@@ -160,10 +161,12 @@ class SimulatedRanks(RankStates):
                 self._meetings.leave(index, action.generation)
             case SendState():
                 self.shared[action.round] = self._sent(rank)
-                self._spend(index, "copy", costs.copy_s, self._say, Shared(0.0, index, action.round))
+                took = costs.handover_s if action.joins else costs.copy_s
+                self._spend(index, "copy", took, self._say, Shared(0.0, index, action.round))
+            case LoadState() if action.joins:
+                self._spend(index, "copy", costs.handover_s, self._joined, action.round)
             case LoadState():
-                then = self._joined if action.joins else self._adopted
-                self._spend(index, "copy", costs.copy_s, then, action.round)
+                self._spend(index, "copy", costs.copy_s, self._adopted, action.round)
             case Save():
                 took = costs.copy_s if costs.save_s is None else costs.save_s
                 self._spend(index, "checkpoint", took, self._saved, action.index)
@@ -270,7 +273,7 @@ class SimulatedRanks(RankStates):
         rank = self.all[index]
         rank.content = rank.result = self.shared[round]
         rank.after = round
-        self.tell(Joined(0.0, index, round, self.costs.copy_s, 8))
+        self.tell(Joined(0.0, index, round, self.costs.handover_s, 8))
 
     def _adopted(self, index: int, round: int) -> None:
         rank = self.all[index]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bench.goodput.simulated import SimulatedTimes
 from bench.results.analysis.goodput import projections
-from bench.results.analysis.rank_seconds import PARTS, repetition
+from bench.results.analysis.rank_seconds import PARTS, rank_seconds, repetition
 from ddp.core.policies import POLICIES
 from ddp.core.world import World
 from ddp.sim import Costs, Simulation
@@ -71,6 +71,27 @@ def test_a_death_costs_what_it_costs(name: str) -> None:
     assert sums["discarded"] == pytest.approx(1.5 if in_step else 2.5)
     assert sums["repeated"] == pytest.approx(sums["discarded"])
     assert sums["absent"] == 0
+
+
+@pytest.mark.parametrize("name", ["sync", "cadence"])
+def test_what_a_killed_rank_reported_it_has_trained(name: str) -> None:
+    """A process that is killed has not written its last slices. This training counted as time in which the loss was not
+    noticed, about half a point of a run of seconds."""
+    in_step = name == "sync"
+    world = World(2, 400, 4, 1, blocking=True, in_step=in_step, deadline_s=60.0, tolerate_loss=True, restarts=None)
+    settings = {} if in_step else {"anchor": 5, "max_anchor": 5}
+    cost = Costs(wire_s=0.0, latency_s=0.0, start_s=lambda rank, life: 7.0)
+    simulation = Simulation(POLICIES[name](**settings), world, cost, deaths=((12.5, 1),), keep=False)
+    _, times = divided(simulation)
+    slices, histories = times.slices(), times.histories
+    whole = rank_seconds(slices, histories)
+    histories.buffered = True
+    written = slices.where((slices.rank != 1) | (slices.stop <= 8.0) | (slices.stop > 12.5))
+    cut = rank_seconds(written, histories)
+    assert cut["detecting"] == pytest.approx(whole["detecting"] + 0.5), "the half step of which nobody knows"
+    assert cut["discarded"] == pytest.approx(whole["discarded"] - 0.5)
+    same = [part for part in PARTS if part not in ("detecting", "discarded")]
+    assert [cut[part] for part in same] == pytest.approx([whole[part] for part in same])
 
 
 @pytest.mark.parametrize("mode", MODES)

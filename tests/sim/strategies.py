@@ -79,6 +79,7 @@ TIMES = {
     "evaluate_s": (lambda rank: 0.0, lambda rank: 0.05, lambda rank: 0.03 * rank),
     "start_s": (lambda rank, life: 0.0, lambda rank, life: 0.05 * life, lambda rank, life: 0.3 * (1 + rank)),
     "report_s": (0.0, 0.02, 1.0),
+    "joins_alone": (False, True),
 }
 
 

@@ -28,7 +28,7 @@ def histories_of(stream: RunRecords, world_size: int, launched: float, ended: fl
     """Return the histories of all ranks, from launch to the last rank's end."""
     own = {event.rank: event for event in stream.finished.values()}
     end = max((event.at for event in own.values()), default=max(stream.last_at.values(), default=ended))
-    histories = Histories(world_size, launched, max(end, launched))
+    histories = Histories(world_size, launched, max(end, launched), buffered=True)
     for rank, event in stream.ready.items():
         histories.ready[rank] = event.at
     histories.finished.update({rank: event.at for rank, event in own.items()})

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -47,6 +47,8 @@ class Histories:
     ready: dict[int, float] = field(default_factory=dict)
     finished: dict[int, float] = field(default_factory=dict)
     reports: defaultdict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+    busy: defaultdict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """Rank -> seconds of training before each of its reports."""
     trained: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
     """Rank -> samples that it reported; and (`merged`) samples of it that entered the model."""
     merged: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
@@ -60,6 +62,8 @@ class Histories:
     generation: int = -1
     in_step: bool = False
     """Gradients are exchanged inside steps, so the other replicas contain what a lost rank had trained before."""
+    buffered: bool = False
+    """Ranks write their slices now and then, so the last ones of a lost rank are missing."""
     saved: float | None = None
     """The run ended without the ranks' final state, and is resumed from a checkpoint that began at this time; None:
     otherwise."""
@@ -71,6 +75,7 @@ class Histories:
                 self.ready[record.rank] = record.at
             case Progress():
                 self.reports[record.rank].append(record.at)
+                self.busy[record.rank].append(record.busy_s)
                 self.trained[record.rank] += record.samples
             case Merged():
                 self.merged[record.rank] += measure(record.spans)
@@ -109,8 +114,7 @@ class Histories:
             match record:
                 case Drop():
                     if state == "live":
-                        last = bisect_right(ends, at)
-                        turn("detecting", ends[last - 1] if last else since)
+                        turn("detecting", self.last_sign(rank, ends, at, since))
                     turn("absent", at)
                 case Restart():
                     turn("starting", at)
@@ -123,6 +127,24 @@ class Histories:
             turn("waiting", self.finished[rank])
         turn("", self.end)
         return [stay for stay in stays if stay.stop > stay.start]
+
+    def last_sign(self, rank: int, ends: Sequence[float], at: float, since: float) -> float:
+        """Return when a rank that was found lost at `at` ended its last known slice, or reported training after that;
+        `since` if neither. `ends`: ends of its slices, ascending."""
+        place = bisect_right(ends, at)
+        last = ends[place - 1] if place else since
+        return max(last, self.last_report(rank, at)) if self.buffered else last
+
+    def unwritten(self, rank: int, ends: Sequence[float]) -> list[tuple[float, float]]:
+        """Return when a lost rank trained, as it reported, after the last slice that it had written."""
+        spans = list[tuple[float, float]]()
+        for at in self.losses(rank) if self.buffered else ():
+            place = bisect_right(ends, at)
+            last = ends[place - 1] if place else self.begin
+            for number in range(bisect_right(self.reports[rank], last), bisect_right(self.reports[rank], at)):
+                reported, busy = self.reports[rank][number], self.busy[rank][number]
+                spans.append((max(reported - busy, last), reported))
+        return spans
 
     def regroupings(self) -> list[Regrouping]:
         """Return when the other ranks had to regroup, for ranks that were lost and ranks that returned."""

@@ -96,7 +96,9 @@ def _of_rank(
 ) -> dict[str, float]:
     sums = dict.fromkeys(PARTS, 0.0)
     training = np.sort(np.concatenate([places[name] for name in _TRAIN]))
-    trains = slices.start[training], slices.stop[training]
+    mine = slices.places(rank)
+    unwritten = np.array(histories.unwritten(rank, np.sort(slices.stop[mine]).tolist())).reshape(-1, 2)
+    trains = np.append(slices.start[training], unwritten[:, 0]), np.append(slices.stop[training], unwritten[:, 1])
     order = np.argsort(trains[0], kind="stable")
     trains = trains[0][order], trains[1][order]
     live = _stretches((stay.start, stay.stop) for stay in stays if stay.state == "live")
@@ -123,7 +125,8 @@ def _lost_training(slices: Slices, data: Places, trains: Stretches, histories: H
     for at in (*undone, *losses) if histories.in_step else ():
         place = int(np.searchsorted(begins, at))
         if place:
-            unreported.append((float(begins[place - 1]), at))
+            since = histories.last_report(rank, at) if at in losses else 0.0  # slices up to there may be missing
+            unreported.append((max(float(begins[place - 1]), since), at))
     return _stretches(unreported)
 
 
