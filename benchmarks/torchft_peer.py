@@ -1,4 +1,5 @@
-"""Compares recovery in our engine and in torchft: one of three ranks of `mlp` is killed and started again at once.
+"""Compares recovery in torchft, in its engines here (`mode=torchft_*`) and in ours: one of three ranks of `mlp` is killed
+and started again at once.
 
     pip install -e '.[torchft]' && python -m benchmarks.torchft_peer [--rounds 3] [--write]    # some minutes
 
@@ -16,8 +17,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -143,11 +145,11 @@ def _await(happened: Callable[[], bool], supervise: Callable[[], None]) -> None:
         time.sleep(0.05)
 
 
-def ours(method: str, folder: Path, seed: int) -> Blow:
-    """Kill a rank of ours. Raises StopIteration if it does not come back, CalledProcessError."""
+def ours(settings: Sequence[str], folder: Path, seed: int) -> Blow:
+    """Kill a rank here. Raises StopIteration if it does not come back, CalledProcessError."""
     words = ["model=mlp", f"world_size={REPLICAS}", "train.epochs=12", "cluster.restart=always", f"seed={seed}"]
     words += [f"cluster.faults=[{VICTIM}@1500:crash]", "report=false", "validate=false", "audit=false", "--quiet"]
-    command = [sys.executable, "-m", "bench", *PAIRS[method], *words, f"output={folder}"]
+    command = [sys.executable, "-m", "bench", *settings, *words, f"output={folder}"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=LIMIT_S)
     (run,), _ = find_runs(folder)
     records = [decode(line) for line in (run.path / EVENTS).read_bytes().splitlines()]
@@ -166,6 +168,16 @@ def ours(method: str, folder: Path, seed: int) -> Blow:
     ledger = run.metrics.ledger
     assert ledger is not None
     return Blow(stall, there - killed, full - killed, 0 if ledger.exactly_once else -1)
+
+
+def contestants(seed: int) -> Iterator[tuple[str, Callable[[Path], Blow]]]:
+    """Yield (name, how to kill one of its ranks): for each method torchft itself, its engine here, and ours."""
+    for method, (mode, *words) in PAIRS.items():
+        yield f"torchft {method}", partial(theirs, method)
+        outer = ", outer=nesterov" if method == "diloco" else ""
+        for backend in ("torchft", "nccl"):
+            name = mode.replace("nccl", backend)
+            yield name.removeprefix("mode=") + outer, partial(ours, (name, *words), seed=seed)
 
 
 def row(name: str, blows: Sequence[Blow]) -> dict[str, str]:
@@ -190,13 +202,11 @@ def main() -> None:
     options = parser.parse_args()
     blows: dict[str, list[Blow]] = {}
     for turn in range(options.rounds):
-        for method, words in PAIRS.items():
-            for name in (f"torchft {method}", " ".join(words).removeprefix("mode=").split(" policy")[0]):
-                with tempfile.TemporaryDirectory(prefix="peer-") as folder:
-                    who = name + (", outer=nesterov" if method == "diloco" and "torchft" not in name else "")
-                    blow = theirs(method, Path(folder)) if "torchft" in name else ours(method, Path(folder), turn)
-                blows.setdefault(who, []).append(blow)
-                print(who, blow, flush=True)
+        for who, play in contestants(turn):
+            with tempfile.TemporaryDirectory(prefix="peer-") as folder:
+                blow = play(Path(folder))
+            blows.setdefault(who, []).append(blow)
+            print(who, blow, flush=True)
     text = tabulate([row(name, each) for name, each in blows.items()], headers="keys", tablefmt="pipe")
     text = f"{plural(options.rounds, 'kill')} each: median (worst).\n\n{text}"
     print(text)

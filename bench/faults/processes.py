@@ -22,6 +22,7 @@ from bench.faults.process_proofs import PAUSE_S, SLOW, note_of, proof
 from ddp import regular_files
 from ddp.backends import preload_of
 from ddp.checkpoint import checkpoint
+from ddp.core.averaging import Averaging
 from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.errors import EngineError
 from ddp.core.events import Merged, Progress
@@ -45,19 +46,21 @@ FAULTS = injected(PAUSE_S, SLOW) | {
 """Kind -> (fault, its value) that is injected into a rank. If a checkpoint is to be corrupted, the run first ends by an
 error."""
 KILLED = "ended by signal 9"
+PLAIN = Averaging()
 Ended = tuple[Timed, str, str]
 """(records, status, why the run ended)."""
 
 
-def play(cell: FaultCell, size: int) -> FaultResult:
+def play(cell: FaultCell, size: int, averaging: Averaging = PLAIN) -> FaultResult:
     """Play one cell that has a meaning on `size` ranks; each lost rank is restarted."""
     with tempfile.TemporaryDirectory(prefix="faults-") as name:
         folder = Path(name)
+        job = replace(job_of(cell, size, folder), averaging=averaging)
         if _kills_all(cell):
-            return _killed(cell, size, folder)
+            return _killed(cell, size, folder, job)
         if cell.kind == "corrupt checkpoint":
-            return _corrupted(cell, size, folder)
-        return _played(cell, size, folder)
+            return _corrupted(cell, size, folder, job)
+        return _played(cell, size, job)
 
 
 def hit_by(cell: FaultCell, size: int) -> tuple[int, ...]:
@@ -150,9 +153,9 @@ def run_stored(folder: str) -> None:
     Path(folder, "ended").write_bytes(pickle.dumps(ended))
 
 
-def _played(cell: FaultCell, size: int, folder: Path) -> FaultResult:
-    job, mode = job_of(cell, size, folder), MODES[cell.mode]
-    ended_as, words = aside(job, mode.engine, folder) if mode.one_process else (run(job, mode.engine), "")
+def _played(cell: FaultCell, size: int, job: Job) -> FaultResult:
+    mode = MODES[cell.mode]
+    ended_as, words = aside(job, mode.engine, job.scratch.parent) if mode.one_process else (run(job, mode.engine), "")
     if ended_as is None:
         return FaultResult(cell, PROCESSES, size, "", None, error=words)
     records, status, error = ended_as
@@ -183,9 +186,9 @@ def _reported(records: Timed) -> int:
     return sum(record.samples for _, record in records if isinstance(record, Progress))
 
 
-def _killed(cell: FaultCell, size: int, folder: Path) -> FaultResult:
+def _killed(cell: FaultCell, size: int, folder: Path, job: Job) -> FaultResult:
     """Run the coordinator, or all ranks, in a process of its own, which a rank kills."""
-    job, mode = job_of(cell, size, folder), MODES[cell.mode]
+    mode = MODES[cell.mode]
     _, words = aside(job, mode.engine, folder)
     note = note_of(job.scratch, 0)
     if words != KILLED or note is None:
@@ -207,9 +210,8 @@ def _outlived(pid: int) -> str:
     return f"its rank, process {pid}, is still there"
 
 
-def _corrupted(cell: FaultCell, size: int, folder: Path) -> FaultResult:
+def _corrupted(cell: FaultCell, size: int, folder: Path, job: Job) -> FaultResult:
     """Let a run end, change a byte in parts of its last checkpoint, and resume."""
-    job = job_of(cell, size, folder)
     run(job, MODES[cell.mode].engine)
     latest, _ = checkpoint.find(folder / "checkpoints")
     if latest is None:

@@ -12,6 +12,7 @@ from bench.faults.outcome import FaultResult
 
 Group = tuple[str, int, str]
 """(world, number of ranks, mode)."""
+COSTS = ("cells", "noticed, s", "going on, s", "full strength, s", "repeated samples", "missing")
 HEAD = ("mode", "cells", *(each.value for each in FaultOutcome), "not as documented", "not played", "no meaning")
 
 
@@ -31,7 +32,7 @@ def lines(results: Sequence[FaultResult]) -> list[str]:
         of = [result for result in results if (result.world, result.size) == (world, size)]
         modes = [mode for mode in MODES if not all(meaningless(cell, world) for cell in cells([mode]))]
         rows = [_row(mode, by_group.get((world, size, mode), []), world) for mode in modes]
-        text += [f"## {world}, {size} ranks", "", *_markdown(HEAD, rows), "", *_kinds(of), ""]
+        text += [f"## {world}, {size} ranks", "", *markdown(HEAD, rows), "", *_kinds(of), ""]
     return [*text, *_wrong(results)]
 
 
@@ -53,15 +54,19 @@ def _row(mode: str, results: Sequence[FaultResult], world: str) -> tuple[str, ..
 
 def _kinds(results: Sequence[FaultResult]) -> list[str]:
     """Return a table of times and costs by kind, of runs that did not end."""
-    head = ("kind", "cells", "noticed, s", "going on, s", "full strength, s", "repeated samples", "missing")
     rows = []
     for kind in KINDS:
         of = [result for result in results if result.cell.kind == kind and result.outcome is not FaultOutcome.ENDED]
         if of:
-            times = (_spread(getattr(result, name) for result in of) for name in ("notice_s", "on_s", "full_s"))
-            repeated = f"{median(result.repeated for result in of):.0f} / {max(result.repeated for result in of)}"
-            rows.append((kind, str(len(of)), *times, repeated, str(sum(result.missing for result in of))))
-    return ["Runs that did not end, median / worst:", "", *_markdown(head, rows)]
+            rows.append((kind, *costs(of)))
+    return ["Runs that did not end, median / worst:", "", *markdown(("kind", *COSTS), rows)]
+
+
+def costs(results: Sequence[FaultResult]) -> tuple[str, ...]:
+    """Return times and costs of runs that did not end, under the heads of `COSTS`."""
+    times = (_spread(getattr(result, name) for result in results) for name in ("notice_s", "on_s", "full_s"))
+    repeated = f"{median(result.repeated for result in results):.0f} / {max(result.repeated for result in results)}"
+    return str(len(results)), *times, repeated, str(sum(result.missing for result in results))
 
 
 def _spread(values: Iterable[float | None]) -> str:
@@ -73,9 +78,10 @@ def _wrong(results: Sequence[FaultResult]) -> list[str]:
     wrong = [result for result in results if not result.good]
     rows = [(str(result.cell), f"{result.world}, {result.size}", result.verdict, result.error) for result in wrong]
     head = ("cell", "where", "what is wrong", "said")
-    return ["## Not as documented", "", *_markdown(head, rows)] if rows else ["Every cell is as documented."]
+    return ["## Not as documented", "", *markdown(head, rows)] if rows else ["Every cell is as documented."]
 
 
-def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return a table as lines of Markdown."""
     clean = ([text.replace("|", "\\|").replace("\n", " ") for text in row] for row in rows)
     return [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *(f"| {' | '.join(row)} |" for row in clean)]

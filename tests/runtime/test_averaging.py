@@ -11,19 +11,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ddp.backends import paired_backends
 from ddp.core.averaging import Averaging
 from ddp.core.spans import Batch
 from ddp.core.worker import Step
 from ddp.engine.loop import TrainingLoop
 from ddp.replica.task import Task, Tensors
 from tests.runtime import toy
-from tests.runtime.scripted_ranks import Actor, job, moved, play_rounds, start, wander
+from tests.runtime.scripted_ranks import OWN, Actor, job, moved, play_rounds, start, wander
 from tests.slow import few
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0])
-@pytest.mark.parametrize("backend", paired_backends())
+@pytest.mark.parametrize("backend", OWN)
 def test_ranks_weigh_their_samples_to_the_power_of_gamma(tmp_path: Path, backend: str, gamma: float) -> None:
     """Law 2, and an idle rank weighs nothing for every gamma. The divergence is ||own - average|| / ||average||."""
     samples = (25, 9, 0)
@@ -41,7 +40,7 @@ def test_ranks_weigh_their_samples_to_the_power_of_gamma(tmp_path: Path, backend
 
 
 @pytest.mark.parametrize("outer", ["momentum", "nesterov"])
-@pytest.mark.parametrize("backend", paired_backends())
+@pytest.mark.parametrize("backend", OWN)
 def test_the_outer_optimizer_follows_its_formula(tmp_path: Path, backend: str, outer: str) -> None:
     seen = play_rounds(job(tmp_path, backend, Averaging(outer=outer)), partial(wander, (3, 1)), 5)
     center = start(tmp_path)
@@ -56,7 +55,7 @@ def test_the_outer_optimizer_follows_its_formula(tmp_path: Path, backend: str, o
     assert torch.equal(seen[0][-1]["own"], seen[1][-1]["own"])
 
 
-@pytest.mark.parametrize("backend", paired_backends())
+@pytest.mark.parametrize("backend", OWN)
 def test_elastic_replicas_move_part_of_the_way(tmp_path: Path, backend: str) -> None:
     """EASGD's blend; evaluations see the average, and in the end every rank is the average."""
     seen = play_rounds(job(tmp_path, backend, Averaging(elastic=0.25)), partial(wander, (3, 1)), 4)
@@ -73,7 +72,7 @@ def test_elastic_replicas_move_part_of_the_way(tmp_path: Path, backend: str) -> 
     np.testing.assert_allclose(seen[0][-1]["own"].numpy(), mean, atol=2e-6)
 
 
-@pytest.mark.parametrize("backend", paired_backends())
+@pytest.mark.parametrize("backend", OWN)
 def test_before_the_first_average_the_replica_is_what_is_evaluated(tmp_path: Path, backend: str) -> None:
     """So it is in a run that goes on from a checkpoint behind the last step of an epoch, where nothing was averaged yet."""
     actor = Actor(job(tmp_path, backend, Averaging(elastic=0.5), world_size=1), 0, partial(wander, (3,)))
@@ -96,7 +95,7 @@ def optimized(name: str) -> Task:
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("backend", paired_backends())
+@pytest.mark.parametrize("backend", OWN)
 def test_the_state_of_the_optimizers_is_averaged(tmp_path: Path, backend: str, name: str) -> None:
     """All ranks hold the same, also one that had no state yet; it is the weighted mean, as a second round shows."""
     averaging = Averaging(optimizer_state=True)
@@ -111,7 +110,7 @@ def test_the_state_of_the_optimizers_is_averaged(tmp_path: Path, backend: str, n
         assert counts == pytest.approx([2.0, (4 * 16 + 5 * 24) / 40, (4 * 16 + 5 * 24) / 40 + 2.0])
 
 
-@pytest.mark.parametrize("backend", paired_backends())
+@pytest.mark.parametrize("backend", OWN)
 def test_diloco_begins_the_inner_optimizers_anew(tmp_path: Path, backend: str) -> None:
     seen = play_rounds(
         job(tmp_path, backend, Averaging(outer="nesterov"), task=partial(optimized, "adam")), train_some, 2
@@ -146,7 +145,7 @@ def descend(rank: int, loop: TrainingLoop, index: int) -> int:
     return loop.samples
 
 
-@pytest.mark.parametrize(("backend", "gamma"), few(paired_backends(), [0.0, 1.0]))
+@pytest.mark.parametrize(("backend", "gamma"), few(OWN, [0.0, 1.0]))
 def test_unequal_local_steps_end_at_the_fixed_point_of_the_closed_form(
     tmp_path: Path, backend: str, gamma: float
 ) -> None:

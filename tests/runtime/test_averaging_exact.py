@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from ddp.backends import allreduce, paired_backends
+from ddp.backends import allreduce
 from ddp.backends.base import load
 from ddp.comm.transports.base import ExchangeBroken
 from ddp.core.averaging import WIRES, Averaging
@@ -28,12 +28,23 @@ from ddp.replica.buffers import signed
 from ddp.replica.task import Job, Task
 from ddp.replica.weighted_mean import average
 from tests.runtime import toy
-from tests.runtime.scripted_ranks import PLAIN_OUTER, Actor, in_processes, job, move, moved, play_rounds, start, wander
+from tests.runtime.scripted_ranks import (
+    OWN,
+    PLAIN_OUTER,
+    Actor,
+    in_processes,
+    job,
+    move,
+    moved,
+    play_rounds,
+    start,
+    wander,
+)
 from tests.runtime.test_averaging import quadratic
 from tests.slow import few, slow
 
 
-@pytest.mark.parametrize("backend", paired_backends())
+@pytest.mark.parametrize("backend", OWN)
 def test_outer_sgd_of_rate_1_is_plain_averaging(tmp_path: Path, backend: str) -> None:
     """Bit for bit, after several rounds."""
     ends = []
@@ -61,7 +72,7 @@ def test_a_narrow_wire_is_off_by_its_rounding_of_the_differences(tmp_path: Path,
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0])
-@pytest.mark.parametrize("backend", paired_backends())
+@pytest.mark.parametrize("backend", OWN)
 def test_averaging_right_after_an_average_changes_nothing(tmp_path: Path, backend: str, gamma: float) -> None:
     """Law 3 for every weighting: replicas that are one, as after a synchronous step, stay so bit for bit."""
     task = partial(toy.task, norm=True)

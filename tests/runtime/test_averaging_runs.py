@@ -17,13 +17,13 @@ from ddp.replica.task import Task, Tensors
 from tests.policies import accepted
 from tests.runtime import toy
 from tests.runtime.conftest import Play
-from tests.runtime.scripted_ranks import PLAIN_OUTER
+from tests.runtime.scripted_ranks import OWN, PLAIN_OUTER
 from tests.slow import every, few
 from tests.spread import spread
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
-CELLS = few(POLICIES, paired_backends())
+CELLS = few(POLICIES, OWN)
 EVERYTHING = Averaging(gamma=0.5, elastic=0.5, outer="momentum", outer_momentum=0.3, optimizer_state=True)
 
 
@@ -36,7 +36,7 @@ def shrinking() -> Task:
     return replace(toy.task(samples=192), loss=shrink)
 
 
-@pytest.mark.parametrize("backend", paired_backends())
+@pytest.mark.parametrize("backend", OWN)
 def test_outer_sgd_of_rate_1_leaves_a_whole_run_as_it_is(play: Play, backend: str) -> None:
     """The same bits at the end, by all ranks."""
     policy, options = "cadence", {"anchor": 4, "max_anchor": 4, "max_batch_diff": 0}

@@ -23,6 +23,7 @@ from ddp.engine.loop import TrainingLoop
 from ddp.process import termination
 from tests.runtime import toy
 from tests.runtime.conftest import Play, Played, spying
+from tests.runtime.scripted_ranks import OWN
 from tests.slow import few, slow
 
 pytestmark = pytest.mark.usefixtures("in_process")
@@ -103,7 +104,7 @@ KEPT = (
 )
 
 
-@pytest.mark.parametrize(("settings", "backend"), few(KEPT, paired_backends()), ids=str)
+@pytest.mark.parametrize(("settings", "backend"), few(KEPT, OWN), ids=str)
 def test_what_averaging_keeps_from_round_to_round_is_kept(play, tmp_path, backend, settings):
     # With windows of fixed counts and a constant rate, nothing depends on who is faster.
     whole = play(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ddp.backends import BACKENDS, paired_backends, snapshot
+from ddp.backends import paired_backends, snapshot
 from ddp.backends.snapshot import average
 from ddp.core.commands import Average, Reduce
 from ddp.core.events import Averaged, Progress, RoundClosed
@@ -22,11 +22,10 @@ from ddp.replica.flat import FlatState
 from ddp.replica.task import Job
 from tests.runtime import toy
 from tests.runtime.conftest import Play, spying
+from tests.runtime.scripted_ranks import OWN
 from tests.slow import few, slow
 
 CELLS = [(policy, backend) for policy in POLICIES for backend in paired_backends()]
-EXACT = [backend for backend in paired_backends() if not BACKENDS[backend].service]
-"""Backends whose averages are ours; torchft adds up in float32, and takes no unused parameters."""
 
 
 @pytest.mark.parametrize("speeds", [*slow(((),)), (1.0, 0.3)], ids=["equal", "unequal"])
@@ -47,7 +46,7 @@ def test_every_sample_is_trained_exactly_once(
     assert played.accuracy() > 0.6
 
 
-@pytest.mark.parametrize(("policy", "backend"), few(POLICIES, EXACT))
+@pytest.mark.parametrize(("policy", "backend"), few(POLICIES, OWN))
 def test_the_average_of_identical_replicas_is_those_replicas(play: Play, policy: str, backend: str) -> None:
     """Law 3: without learning all replicas stay what they were, bit for bit, whatever the weights of the ranks."""
     played = play(policy, backend, partial(toy.task, lr=0.0), speeds=(1.0, 0.35), epochs=1)
@@ -146,7 +145,7 @@ def test_averaging_in_pieces_weighs_by_samples() -> None:
     assert torch.equal(mean.signbit(), torch.ones_like(mean, dtype=torch.bool)), "an idle rank weighs nothing"
 
 
-@pytest.mark.parametrize(("policy", "backend"), few(POLICIES, EXACT))
+@pytest.mark.parametrize(("policy", "backend"), few(POLICIES, OWN))
 def test_what_a_model_may_also_hold(play: Play, policy: str, backend: str) -> None:
     """Masks keep their infinities, tables their bits; what no rank uses is not touched; replaced buffers are taken back."""
     played = play(policy, backend, toy.odd_task, speeds=(1.0, 0.4))

@@ -1,0 +1,110 @@
+"""Plays the same cells of the fault matrix over torchft's collectives and over ours, in turn, in processes.
+
+    pip install -e '.[torchft]' && python -m benchmarks.torchft_matrix [--write]    # some minutes
+
+Three ranks, each lost one restarted. What was played with the present sources is kept under .benchmarks, so this can be
+interrupted. `--write` puts the table into reports/faults/torchft.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from bench.faults.meaning import KINDS, PHASES, PROCESSES, FaultCell, FaultOutcome, meaningless
+from bench.faults.outcome import FaultResult
+from bench.faults.processes import play
+from bench.faults.store import ResultStore
+from bench.faults.table import COSTS, costs, markdown
+from ddp.core.averaging import Averaging
+
+ROOT = Path(__file__).resolve().parents[1]
+RUNS, REPORT = ROOT / ".benchmarks" / "torchft", ROOT / "reports" / "faults" / "torchft.md"
+SIZE = 3
+METHODS = {
+    "DDP": ("sync", Averaging()),
+    "LocalSGD": ("cadence", Averaging()),
+    "DiLoCo": ("cadence", Averaging(outer="nesterov")),
+}
+"""torchft's method -> (policy, averaging) of the mode that does the same."""
+BACKENDS = ("torchft", "nccl")
+BLOWS = {
+    "crash": ("last", "two"),
+    "stop": ("last",),
+    "raise": ("last",),
+    "pause": ("last",),
+    "lost message": ("last",),
+}
+"""Kind of fault -> ranks that are hit, in every phase after the start."""
+AFTER_START = ("step", "collective", *(phase for phase in PHASES if phase not in ("start", "step", "collective")))
+"""Phases, in the order in which they are played."""
+HEAD = """# torchft beside ours
+
+    pip install -e '.[torchft]' && python -m benchmarks.torchft_matrix --write
+
+The same cells of the fault matrix, in turn: three ranks as processes, each lost one restarted, with torchft's collectives
+(`torchft_*`) and with ours (`nccl_*`). DiLoCo is `averaging.outer=nesterov`. Runs that did not end: median / worst."""
+
+
+def blows(policy: str, backend: str) -> Iterator[FaultCell]:
+    """Yield the cells of a mode."""
+    for phase in AFTER_START:
+        for kind in KINDS:
+            for ranks in BLOWS.get(kind, ()):
+                cell = FaultCell(kind, phase, ranks, f"{backend}_{policy}")
+                if not meaningless(cell, PROCESSES):
+                    yield cell
+
+
+def played(method: str, most: int) -> list[FaultResult]:
+    """Return the results of a method's cells over both backends; play those that are missing, of the first `most`."""
+    policy, averaging = METHODS[method]
+    store = ResultStore(RUNS / method)
+    results = []
+    for pair in islice(zip(*(blows(policy, backend) for backend in BACKENDS), strict=True), most):
+        for cell in pair:
+            place = str(cell), PROCESSES, SIZE
+            if place not in store.found:
+                store.add(play(cell, SIZE, averaging))
+                print(method, cell, store.found[place].verdict, file=sys.stderr, flush=True)
+            results.append(store.found[place])
+    return results
+
+
+def lines(method: str, results: list[FaultResult]) -> list[str]:
+    """Return the table of a method, and what is not as documented."""
+    rows = []
+    for kind in BLOWS:
+        for mode in dict.fromkeys(result.cell.mode for result in results):
+            of = [result for result in results if (result.cell.kind, result.cell.mode) == (kind, mode)]
+            if not of:
+                continue
+            went_on = [result for result in of if result.outcome is not FaultOutcome.ENDED]
+            ended = str(len(of) - len(went_on))
+            rows.append((kind, mode, ended, *(costs(went_on) if went_on else ("0", *"-" * (len(COSTS) - 1)))))
+    wrong = [result for result in results if not result.good]
+    others = [f"{result.cell}: {result.verdict} ({result.error})" for result in wrong]
+    whole = 2 * sum(1 for _ in blows(METHODS[method][0], BACKENDS[0]))
+    verdict = f"{len(results)} of {whole} cells played, {len(wrong)} not as documented."
+    return [f"## {method}", "", verdict, "", *markdown(("kind", "mode", "ended", *COSTS), rows), "", *others]
+
+
+def main() -> int:
+    """Run the command: 1 if a cell is not as documented."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="write the table into reports/faults")
+    parser.add_argument("--most", type=int, default=1000, help="pairs of cells of a method (default: all)")
+    options = parser.parse_args()
+    results = {method: played(method, options.most) for method in METHODS}
+    text = [line for method, each in results.items() for line in lines(method, each)]
+    print("\n".join(text))
+    if options.write:
+        REPORT.write_text("\n".join([HEAD, "", *text]).rstrip() + "\n", encoding="utf-8")
+    return int(not all(result.good for each in results.values() for result in each))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
