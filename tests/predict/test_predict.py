@@ -169,13 +169,11 @@ def test_a_healed_rank_and_a_faster_link_do_what_they_must() -> None:
 
 
 def test_steps_of_a_given_time_are_predicted_at_it() -> None:
-    """By hand: two ranks of 2 and 4 ms steps whose steps last 10 ms at speed 1 and 20 ms at speed 0.5, whatever they
-    need."""
+    """By hand: steps of 10 ms at speed 1 last 20 ms at speed 0.5, whether they need 2 or 4 ms."""
     own = constant(calibration(speeds=(1.0, 0.5)), 0.002, 0.004)
     given = CONFIG | {"cluster": {"speeds": [1.0, 0.5], "step_s": 0.01}}
     held = replace(own, spec=replace(own.spec, config=given))
     assert rate_of(own_cell(held), held, 0) == pytest.approx(2 * own.spec.batch_size / 0.02, rel=0.02)
-    assert rate_of(replace(own_cell(held), ranks=3), held, 0) == pytest.approx(3 * own.spec.batch_size / 0.02, rel=0.02)
 
 
 def test_speeds_are_tiled_and_cells_come_from_the_run_of_their_policy() -> None:
