@@ -203,7 +203,7 @@ def comings(stream: RunRecords, histories: Histories) -> tuple[dict[tuple[int, i
     for at, move in stream.moves:
         match move:
             case Drop():
-                ends = stream.slices.stop[stream.slices.places(move.rank)].tolist()
+                ends = sorted(stream.slices.stop[stream.slices.places(move.rank)].tolist())
                 notices.append(at - histories.last_sign(move.rank, ends, at, at))
             case Restart():
                 begun[move.rank] = move.life, at

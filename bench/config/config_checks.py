@@ -44,6 +44,8 @@ from ddp.settings import (
 from ddp.suggest import unknown
 
 MAX_PROFILED = 100
+LEAST_STEP_S = 1e-4
+"""Least time of an emulated step, seconds: shorter sleeps are not."""
 LEAST_RATE = 1e-12
 """Least learning rate; a smaller one trains nothing."""
 
@@ -129,10 +131,6 @@ def _batch_size(config: Config, world_size: int) -> int | None:
     return together // parts
 
 
-LEAST_STEP_S = 1e-4
-"""Least time of an emulated step, seconds: shorter sleeps are not."""
-
-
 def check_engine(config: Config) -> None:
     """Raise ValueError for settings that the engine does not support."""
     engine, policy = config.engine.name, config.mode.policy
@@ -168,7 +166,7 @@ def check_cluster(config: Config, world_size: int, machine: Machine) -> None:
         raise ValueError(unknown("cluster.device", cluster.device, DEVICES))
     if cluster.device == "cuda" and not machine.gpus:
         raise ValueError("cluster.device=cuda, but torch can use no GPU here; leave it out to train on the CPU")
-    here, backend, virtual = machine.ranks(world_size), backend_of(config.mode), engine_of(config.engine.name).virtual
+    here, backend, engine = machine.ranks(world_size), backend_of(config.mode), engine_of(config.engine.name)
     check_transport(cluster.transport, cluster.device, machine.gpus, here, "cluster.transport")
     check_sharing(config.mode.backend, cluster.device, machine.gpus, here)
     if backend is not None and backend.torch_native and cluster.transport == "memory":
@@ -176,7 +174,7 @@ def check_cluster(config: Config, world_size: int, machine: Machine) -> None:
         raise ValueError(f"cluster.transport=memory with mode={mode}, which has PyTorch's own; leave it out")
     number("cluster.deadline_s", cluster.deadline_s, 0.1, DAY_S)
     if restarts(cluster.restart) != 0:
-        if backend is None or not backend.checkpoints or virtual or world_size == 1:
+        if backend is None or not backend.checkpoints or engine.virtual or world_size == 1:
             why = "which makes no checkpoints" if world_size > 1 else "and one rank, which is this very process"
             remedy = "choose nccl_*, cpu_*, zero* or torch_ddp, with world_size=2 or more"
             raise ValueError(f"cluster.restart with mode={config.mode.name}, {why}: {remedy}")
@@ -185,13 +183,12 @@ def check_cluster(config: Config, world_size: int, machine: Machine) -> None:
     _check_comers(config, world_size)
     whole("cluster.compare", cluster.compare, 0, MOST_SAMPLES)
     together = backend is not None and backend.averages and not backend.torch_native and SyncKind.STEP in backend.sync
-    together = together and not virtual
+    together = together and not engine.virtual
     if cluster.compare and not (together and config.mode.policy is not None and meets_every_step(config.mode.policy)):
         raise ValueError("cluster.compare is for mode=nccl_sync, whose ranks hold the same bits after every step")
     emulated("cluster.speeds", cluster.speeds, world_size if world_size > 1 else None)
     if cluster.step_s:
         number("cluster.step_s", cluster.step_s, LEAST_STEP_S, DAY_S, remedy="0.005 makes a step at speed 1 last 5 ms")
-        engine = engine_of(config.mode.engine)
         if engine.virtual or (engine.in_place and not engine.one_rank):
             remedy = "set virtual.step_s" if engine.virtual else "choose mode=nccl_sync"
             raise ValueError(f"cluster.step_s with mode={config.mode.name}, whose ranks are of one process: {remedy}")

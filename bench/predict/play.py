@@ -214,7 +214,7 @@ def costs_of(cell: PredictedCell, calibration: Calibration, seed: int, assumed: 
 
     return Costs(
         step_s,
-        lambda rank, done: sleeps[rank][done % LENGTH],
+        lambda rank, done: sleeps[rank][done % len(sleeps[rank])],
         cores=cell.cores if assumed.queues else None,
         by_samples=cell.in_step and not calibration.snapshots,
         between_s=min(calibration.gaps_s),
@@ -237,8 +237,8 @@ Series = list[list[float]]
 def _series(
     cell: PredictedCell, calibration: Calibration, dice: np.random.Generator, cold: bool
 ) -> tuple[Series, Series, list[float]]:
-    """Return, by rank, seconds of work of each step, seconds of emulated slowness behind each, and extra seconds of each
-    first step."""
+    """Return, by rank, seconds of work of each step, seconds of emulated slowness behind each (one if all are equal), and
+    extra seconds of each first step."""
     speeds, step_s = speeds_of(cell, calibration), step_s_of(calibration)
     fastest = min(range(calibration.ranks), key=lambda rank: calibration.steps[rank].mean())
     rows, sleeps, first = Series(), Series(), list[float]()
@@ -252,7 +252,6 @@ def _series(
         drawn = drawn * slow_part(own) if cold else drawn
         beside = calibration.gaps_s[source] - min(calibration.gaps_s)
         rows.append((beside + drawn).tolist())
-        slept = asleep(drawn, speeds[rank], step_s) if speeds else np.zeros(LENGTH)
-        sleeps.append(slept.tolist())
+        sleeps.append(asleep(drawn, speeds[rank], step_s).tolist() if speeds else [0.0])
         first.append(calibration.first_s[source] / WARM)
     return rows, sleeps, first

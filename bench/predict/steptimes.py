@@ -63,11 +63,11 @@ def resampled(series: Floats, length: int, dice: np.random.Generator) -> Floats:
 
 
 def asleep(series: Floats, speed: float, step_s: float = 0.0) -> Floats:
-    """Return the seconds that a rank of an emulated speed sleeps after each step: in proportion to its median step, or for
-    the rest of `step_s / speed`."""
+    """Return the seconds that a rank of an emulated speed sleeps after each step: one value, in proportion to its median
+    step, or for the rest of `step_s / speed` one for each step."""
     if step_s:
         return (step_s / speed - series).clip(0)
-    return np.full(series.size, (1 / speed - 1) * float(np.median(series)))
+    return np.array([(1 / speed - 1) * float(np.median(series))])
 
 
 def slow_part(series: Floats) -> float:

@@ -42,11 +42,9 @@ def allocate(costs: tuple[float, ...], shortest: float, most: int, lead: int | N
         return _with_all(level(weights, (most,) * len(costs), -(-most // windows)))
     best = _fill(costs, shortest, _best_length(costs, shortest))
     if windows <= FEW:
-        equal, high = (
-            level(weights, (most,) * len(costs), -(-most // windows)),
-            _fill(costs, shortest, shortest * STRETCH),
-        )
-        if sum(equal) <= sum(high) and rate(equal, costs) >= (1 - TOLERANCE) * rate(best, costs):
+        equal = level(weights, (most,) * len(costs), -(-most // windows))
+        high = sum(_fill(costs, shortest, shortest * STRETCH))
+        if sum(equal) <= high and rate(equal, costs) >= (1 - TOLERANCE) * rate(best, costs):
             return _with_all(equal)
     return best if sum(best) <= most else _with_all(level(weights, best, most))
 

@@ -120,8 +120,8 @@ class Slowdown:
         """Return the seconds to sleep for a part of a step that took `busy_s`."""
         if not self._step_s:
             return median(self._recent[part]) * self._factor
-        behind = self._recent.get(BEHIND)
-        if behind is not None and part == BEHIND:
+        if part == BEHIND:
             return 0.0
+        behind = self._recent.get(BEHIND)
         later = median(behind) if behind else 0.0
         return max((1.0 + self._factor) * self._step_s - later - busy_s, 0.0)

@@ -7,8 +7,9 @@ A collective breaks on all its ranks. If it broke because a rank was lost, it be
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from bench.results.analysis.stream import RunRecords
 from bench.results.live.run import Trouble
@@ -30,7 +31,10 @@ _OF_RANK = re.compile(r"rank (\d+): (.*)", re.DOTALL)
 def faults(stream: RunRecords, world_size: int) -> list[FaultRow]:
     """Return the faults in a part of a run, in the order in which they were noticed, with the samples trained again for
     each."""
-    returns = [(at, record.rank) for at, record in stream.trouble if isinstance(record, Joined)]
+    returns = defaultdict[int | None, list[float]](list)
+    for at, record in stream.trouble:
+        if isinstance(record, Joined):
+            returns[record.rank].append(at)
     again = _again(stream, returns)
     return [
         row.model_copy(
@@ -193,13 +197,17 @@ _Life = tuple[int | None, int]
 """(rank, how often it had returned)."""
 
 
-def _life(returns: Sequence[tuple[float, int]], rank: int | None, at: float) -> _Life:
-    return rank, sum(back <= at for back, other in returns if other == rank)
+_Returns = Mapping[int | None, Sequence[float]]
+"""Rank -> when it returned, ascending."""
 
 
-def _again(stream: RunRecords, returns: Sequence[tuple[float, int]]) -> dict[_Life, str]:
+def _life(returns: _Returns, rank: int | None, at: float) -> _Life:
+    return rank, bisect_right(returns.get(rank, ()), at)
+
+
+def _again(stream: RunRecords, returns: _Returns) -> dict[_Life, str]:
     """Return life of a lost rank -> text on how many of its samples others trained again; without lives whose samples
-    were all kept. `returns`: (when, rank)."""
+    were all kept."""
     dropped = {record.rank for _, record in stream.trouble if isinstance(record, Drop)}
     lost: dict[_Life, int] = defaultdict(int)
     for event in stream.of(Progress) if dropped else ():

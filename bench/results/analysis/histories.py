@@ -131,16 +131,16 @@ class Histories:
     def last_sign(self, rank: int, ends: Sequence[float], at: float, since: float) -> float:
         """Return when a rank that was found lost at `at` ended its last known slice, or reported training after that;
         `since` if neither. `ends`: ends of its slices, ascending."""
-        place = bisect_right(ends, at)
-        last = ends[place - 1] if place else since
+        last = _before(ends, at, since)
         return max(last, self.last_report(rank, at)) if self.buffered else last
 
-    def unwritten(self, rank: int, ends: Sequence[float]) -> list[tuple[float, float]]:
-        """Return when a lost rank trained, as it reported, after the last slice that it had written."""
-        spans = list[tuple[float, float]]()
-        for at in self.losses(rank) if self.buffered else ():
-            place = bisect_right(ends, at)
-            last = ends[place - 1] if place else self.begin
+    def unwritten(self, rank: int, worked: Iterable[float]) -> list[tuple[float, float]]:
+        """Return when a lost rank trained, as it reported, after the last slice that it had written. `worked`: ends of its
+        slices."""
+        spans, losses = list[tuple[float, float]](), self.losses(rank) if self.buffered else []
+        ends = sorted(worked) if losses else []
+        for at in losses:
+            last = _before(ends, at, self.begin)
             for number in range(bisect_right(self.reports[rank], last), bisect_right(self.reports[rank], at)):
                 reported, busy = self.reports[rank][number], self.busy[rank][number]
                 spans.append((max(reported - busy, last), reported))
@@ -173,3 +173,9 @@ class Histories:
         if self.size == 1 or self.saved is not None:
             return 1.0
         return min(self.merged[rank] / self.trained[rank], 1.0) if self.trained[rank] else 0.0
+
+
+def _before(ends: Sequence[float], at: float, otherwise: float) -> float:
+    """Return the last of ascending times up to `at`; `otherwise` if there is none."""
+    place = bisect_right(ends, at)
+    return ends[place - 1] if place else otherwise

@@ -96,8 +96,7 @@ def _of_rank(
 ) -> dict[str, float]:
     sums = dict.fromkeys(PARTS, 0.0)
     training = np.sort(np.concatenate([places[name] for name in _TRAIN]))
-    mine = slices.places(rank)
-    unwritten = np.array(histories.unwritten(rank, np.sort(slices.stop[mine]).tolist())).reshape(-1, 2)
+    unwritten = np.array(histories.unwritten(rank, slices.stop[slices.places(rank)])).reshape(-1, 2)
     trains = np.append(slices.start[training], unwritten[:, 0]), np.append(slices.stop[training], unwritten[:, 1])
     order = np.argsort(trains[0], kind="stable")
     trains = trains[0][order], trains[1][order]
