@@ -87,6 +87,9 @@ class WorkSeconds:
     """Parts of `compute` and (at most) of `data` in which the thread had no core."""
     link: float = 0.0
     """Ratio of the quickest transfer since the last report to what its emulated link needs; 0: none was measured."""
+    core: float = 0.0
+    """Processor seconds of a piece of work that is always the same, the mean since the last report: they show a core that is
+    slower, because it is shared with other machines or throttled. 0: not measured."""
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 A rank is compared with its own earlier windows, so devices of unequal speed do not count as slow. It is also compared with
 the other ranks at the same time, by more than they differed before, as a busy machine slows work in places. If the machine
-slows all ranks, or one that waits for a core, the cause is `host`. Decides nothing: El Che gives a slow rank fewer steps by
-its own measurements."""
+slows all ranks, or one that waits for a core or whose core is slower, the cause is `host`. Decides nothing: El Che gives a
+slow rank fewer steps by its own measurements."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from ddp.core.commands import Drop, Plan
@@ -68,6 +68,8 @@ class _Pace:
     host: float
     """Seconds without a core, which are in none of the other two."""
     began: float
+    core: float = 0.0
+    """Processor seconds of a fixed piece of work in this window (not by sample); 0: not measured."""
 
     @property
     def own(self) -> float:
@@ -108,6 +110,8 @@ class _RankWindows:
     began: float | None = None
     """Start of the present window; None: it begins with the next report."""
     samples: int = 0
+    cores: list[float] = field(default_factory=list)
+    """How long the fixed piece of work took, in reports of the present window."""
     spent: _Pace = NOTHING
     """Seconds of the present window so far."""
     averaged: bool = False
@@ -165,6 +169,7 @@ class SlowFold:
         )
         own.began, own.spent = spent.began, spent
         own.samples += event.samples
+        own.cores += [work.core] if work.core else []
         own.link.take(work.link)
         if not self._in_step:  # with one transfer per average, every report with a transfer is a window of the link
             self._link(event.rank, own.link, event.at - event.busy_s, event.at)
@@ -172,9 +177,11 @@ class SlowFold:
         if not own.samples or round(spent.whole, 8) < LEAST_S or not (own.averaged or self._in_step):
             return
         count = own.samples
-        pace = _Pace(spent.compute / count, spent.data / count, spent.host / count, spent.began)
+        core = fmean(own.cores) if own.cores else 0.0
+        pace = _Pace(spent.compute / count, spent.data / count, spent.host / count, spent.began, core)
         own.past.append((event.at, spent.compute, count))
         own.began, own.samples, own.spent, own.averaged = None, 0, NOTHING, False
+        own.cores.clear()
         if self._in_step:
             self._link(event.rank, own.link, spent.began, event.at)
         if own.warm:
@@ -199,7 +206,8 @@ class SlowFold:
             own.sound.append(pace)
             return
         usual = _median(own.sound)
-        ratio, others = pace.own / max(usual.own, LEAST_PACE), self._others(rank, pace.began)
+        ratio = pace.own / max(usual.own, LEAST_PACE)
+        others = max(self._others(rank, pace.began), pace.core / usual.core if usual.core else 1.0)
         own.compute = pace.compute / max(usual.compute, LEAST_PACE)
         if ratio < SOUND:
             own.sound.append(pace)
@@ -282,5 +290,5 @@ def _computing(rank: _RankWindows, since: float) -> float:
 
 
 def _median(paces: Iterable[_Pace]) -> _Pace:
-    columns = zip(*((each.compute, each.data, each.host, each.began) for each in paces), strict=True)
+    columns = zip(*((each.compute, each.data, each.host, each.began, each.core) for each in paces), strict=True)
     return _Pace(*(median(column) for column in columns))

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from threading import get_ident
 from time import process_time, thread_time
 from typing import IO, TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ import msgspec
 
 from ddp.core.event_parts import WorkSeconds
 from ddp.core.measurements import Memory
-from ddp.process.clock import core_wait, now
+from ddp.process.clock import core_pace, core_wait, now
 from ddp.process.codec import MeasuredSlice
 
 if TYPE_CHECKING:
@@ -32,6 +33,10 @@ LONGEST = 1 << 16
 """Most bytes of a line; typical ones have about a hundred."""
 KEEP_S = 0.1
 """Seconds after which slices are written out: what a killed rank did since then is lost."""
+
+
+SAMPLE_S = 0.02
+"""Seconds between two samples of how fast the core is."""
 
 
 class Meter:
@@ -54,6 +59,9 @@ class Meter:
         """Processor seconds of computing since then."""
         self._link = 0.0
         """Ratio of the quickest transfer since then to the time that its link needs; 0: none was measured."""
+        self._cores: list[float] = []
+        """Samples of the core's pace since then."""
+        self._sampled = -SAMPLE_S
         self._thread, self._queued = get_ident(), core_wait()
         """The thread that trains, and how long it had waited for a core when `worked` was last called."""
         self._began: float | None = None
@@ -105,6 +113,12 @@ class Meter:
             self._used += self._processor() - self._began
             self._began = None
 
+    def sample_core(self) -> None:
+        """Measure how fast the core of the calling thread is, if SAMPLE_S have passed and the thread computes on it."""
+        if self._processor and (at := now()) >= self._sampled + SAMPLE_S:
+            self._sampled = at
+            self._cores.append(core_pace())
+
     def sent(self, ratio: float, queued: float) -> None:
         """Note a transfer that took `ratio` times as long as its link needs (0: not measured). `queued`: seconds for which
         the calling thread waited for a core meanwhile, which do not count for the batch."""
@@ -118,8 +132,10 @@ class Meter:
         computing = max(self._passes - self._used, 0.0) if self._processor else 0.0
         queued, self._queued = self._queued, core_wait()
         reading = min(self._data, max(self._queued - queued - computing, 0.0))
-        parts = self._data, self._passes + self._emulated, computing, reading, self._link
+        core = fmean(self._cores) if self._cores else 0.0
+        parts = self._data, self._passes + self._emulated, computing, reading, self._link, core
         self._data = self._passes = self._emulated = self._used = self._link = 0.0
+        self._cores.clear()
         return WorkSeconds(*(round(each, 7) for each in parts))
 
     def add_hidden(self, since: float, until: float, seq: int, size: int) -> None:

@@ -179,6 +179,7 @@ class Replica:
         busy += at - began
         if team is not None:
             team.end()
+        meter.sample_core()
         return loss, busy
 
     def _draw(self, batch: Batch) -> None:

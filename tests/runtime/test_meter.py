@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddp.core.events import Memory, Slice
-from ddp.process.clock import now
+from ddp.process.clock import core_pace, now
 from ddp.process.codec import decode
 from ddp.process.meter import Meter
 
@@ -90,6 +90,31 @@ def test_where_the_time_of_steps_went(tmp_path: Path) -> None:
     assert 0.019 < work.no_core < work.compute - 0.05
     assert work.no_core_data <= work.data
     assert meter.worked().compute == 0.0
+
+
+def test_how_fast_the_core_is_is_measured_now_and_then_where_a_core_computes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at, paces = [100.0], iter([1e-5, 3e-5, 5e-5])
+    monkeypatch.setattr("ddp.process.meter.now", lambda: at[0])
+    monkeypatch.setattr("ddp.process.meter.core_pace", lambda: next(paces))
+
+    def seen(meter: Meter, *pauses: float) -> float:
+        for pause in pauses:
+            at[0] += pause
+            meter.sample_core()
+        return meter.worked().core
+
+    gpu: Any = SimpleNamespace(type="cuda")
+    assert seen(Meter(0, tmp_path, gpu), 0.0, 0.02) == 0.0
+    meter = Meter(0, tmp_path, torch.device("cpu"))
+    assert seen(meter, 0.0, 0.02, 0.01) == 2e-5, "the mean of two, as the third is too soon"
+    assert seen(meter, 0.01) == 5e-5
+    assert seen(meter) == 0.0
+
+
+def test_the_pace_of_the_core_is_that_of_some_work() -> None:
+    assert 1e-6 < core_pace() < 1e-2
 
 
 def slices_of(path: Path) -> list[Slice]:
