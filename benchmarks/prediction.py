@@ -2,7 +2,8 @@
 ranks over links.
 
     python -m benchmarks.prediction                # the small grid, minutes; what is trained is not trained again
-    python -m benchmarks.prediction --full         # three models, six modes, four links: hours; --jobs 3 runs side by side
+    python -m benchmarks.prediction --full         # three models, six modes, four links: hours
+    python -m benchmarks.prediction --full --jobs 3 --patience 0   # beside each run, two that mostly wait for their links
     python -m benchmarks.prediction --own          # steps as long as they take on this machine
     python -m benchmarks.prediction --write        # and the table into reports/prediction
 
@@ -16,10 +17,10 @@ to twice as long from one run to the next, which nothing could predict.
 from __future__ import annotations
 
 import argparse
-import subprocess
+import multiprocessing
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -27,6 +28,7 @@ from statistics import fmean, median
 
 import psutil
 
+from bench.command.cli import dispatch
 from bench.command.predict_command import calibrated_run, span
 from bench.predict.cells import Prediction, predict
 from bench.predict.evidence import CalibratedCell, own_cell
@@ -63,6 +65,7 @@ FULL = TruthGrid(
     (NONE, "ethernet_10g", "home_100m", "wan_1g_30ms"),
     (3, 4, 8),
 )
+SLOW_LINKS = ("home_100m", "wan_1g_30ms")
 STEP_S = {"mlp": 0.001, "lenet": 0.002, "char_rnn": 0.004}
 """Seconds of a step at speed 1, by model: ranks of a tenth of it leave room for eight on two cores."""
 EPOCHS, OWN_EPOCHS = 2, 5
@@ -107,7 +110,7 @@ def trained(
     own: bool = False,
 ) -> list[Run]:
     """Return the real runs of a cell, trained where they are not there, each once the machine is idle or `patience_s` are
-    over. `own`: with step times as they come. Raises CalledProcessError."""
+    over. `own`: with step times as they come. Raises RuntimeError if one fails."""
     speeds = [SPEEDS[rank % len(SPEEDS)] for rank in range(ranks)]
     place = tree / f"{mode}-{ranks}-{link}"
     words = [f"model={model}", f"mode={mode}", f"world_size={ranks}", f"cluster.speeds={speeds}", f"output={place}"]
@@ -117,8 +120,8 @@ def trained(
     there = {run.metrics.seed for run in _finished(place, model)}
     for seed in (each for each in seeds if each not in there):
         wait_idle(patience_s)
-        command = [sys.executable, "-m", "bench", "--quiet", *words, f"seed={seed}"]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        if code := dispatch(["--quiet", *words, f"seed={seed}"]):
+            raise RuntimeError(f"a run ended with {code}: bench {' '.join(words)} seed={seed}")
     return [run for run in _finished(place, model) if run.metrics.seed in seeds]
 
 
@@ -130,20 +133,27 @@ def wait_idle(patience_s: float) -> None:
 
 
 def train(grid: TruthGrid, tree: Path, patience_s: float, own: bool, jobs: int) -> None:
-    """Train what is not there, seed by seed: what was calibrated on and what is predicted at the same times of the day."""
-    cells = [(ranks, link) for link in grid.links for ranks in grid.ranks]
-    cells = [(2, NONE), *cells]
+    """Train what is not there, seed by seed: what was calibrated on and what is predicted at the same times of the day.
 
-    def one(seed: int, model: str, mode: str, ranks: int, link: str) -> None:
-        trained(tree, model, mode, ranks, link, (seed,), patience_s, own)
-
-    with ThreadPoolExecutor(jobs) as pool:
+    One run at a time uses the processor; beside it, in other processes, are runs that mostly wait for links. A process
+    imports once what all its runs need. Raises RuntimeError if a run fails.
+    """
+    cells = [(2, NONE), *((ranks, link) for link in grid.links for ranks in grid.ranks)]
+    spawned = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, spawned) as busy, ProcessPoolExecutor(max(jobs - 1, 1), spawned) as beside:
         runs = [
-            pool.submit(one, seed, model, mode, ranks, link)
+            (beside if jobs > 1 and waits(mode, link) else busy).submit(
+                trained, tree, model, mode, ranks, link, (seed,), patience_s, own
+            )
             for seed, mode, (ranks, link), model in product(SEEDS, grid.modes, cells, grid.models)
         ]
         for run in runs:
             run.result()
+
+
+def waits(mode: str, link: str) -> bool:
+    """Return whether ranks of such a run wait for links most of the time."""
+    return mode.endswith("_sync") and link in SLOW_LINKS
 
 
 def _finished(place: Path, model: str) -> list[Run]:
@@ -205,7 +215,7 @@ def main() -> int:
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--own", action="store_true", help="steps as long as they take, in runs/prediction-own")
     parser.add_argument("--write", action="store_true")
-    parser.add_argument("--jobs", type=int, default=1, help="runs side by side")
+    parser.add_argument("--jobs", type=int, default=1, help="runs side by side, all but one of them waiting for links")
     parser.add_argument("--runs", type=Path)
     waits = "wait so many seconds before each run for an idle machine (default: 60)"
     parser.add_argument("--patience", type=float, default=60.0, metavar="S", help=waits)
