@@ -21,7 +21,10 @@ import multiprocessing
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import redirect_stdout
 from dataclasses import dataclass
+from functools import partial
+from io import StringIO
 from itertools import product
 from pathlib import Path
 from statistics import fmean, median
@@ -70,6 +73,7 @@ STEP_S = {"mlp": 0.001, "lenet": 0.002, "char_rnn": 0.004}
 """Seconds of a step at speed 1, by model: ranks of a tenth of it leave room for eight on two cores."""
 EPOCHS, OWN_EPOCHS = 2, 5
 """Epochs of a run with given step times, and without: there runs of one epoch differed by up to 40 %."""
+SPAWNED = multiprocessing.get_context("spawn")
 REPORTS = Path(__file__).resolve().parents[1] / "reports" / "prediction"
 
 
@@ -120,7 +124,9 @@ def trained(
     there = {run.metrics.seed for run in _finished(place, model)}
     for seed in (each for each in seeds if each not in there):
         wait_idle(patience_s)
-        if code := dispatch(["--quiet", *words, f"seed={seed}"]):
+        with redirect_stdout(StringIO()):
+            code = dispatch(["--quiet", *words, f"seed={seed}"])
+        if code:
             raise RuntimeError(f"a run ended with {code}: bench {' '.join(words)} seed={seed}")
     return [run for run in _finished(place, model) if run.metrics.seed in seeds]
 
@@ -139,8 +145,7 @@ def train(grid: TruthGrid, tree: Path, patience_s: float, own: bool, jobs: int) 
     imports once what all its runs need. Raises RuntimeError if a run fails.
     """
     cells = [(2, NONE), *((ranks, link) for link in grid.links for ranks in grid.ranks)]
-    spawned = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, spawned) as busy, ProcessPoolExecutor(max(jobs - 1, 1), spawned) as beside:
+    with ProcessPoolExecutor(1, SPAWNED) as busy, ProcessPoolExecutor(max(jobs - 1, 1), SPAWNED) as beside:
         runs = [
             (beside if jobs > 1 and waits(mode, link) else busy).submit(
                 trained, tree, model, mode, ranks, link, (seed,), patience_s, own
@@ -164,23 +169,28 @@ def _finished(place: Path, model: str) -> list[Run]:
 def rows(grid: TruthGrid, tree: Path, alone: bool) -> list[TruthRow]:
     """Return every cell of a grid, as predicted and as it was."""
     found = []
-    for model in grid.models:
-        for mode in grid.modes:
-            runs = trained(tree, model, mode, 2, NONE, SEEDS, own=alone)
-            source = CalibratedCell(tuple(calibrated_run(run.path) for run in runs))
-            own = own_cell(source.calibration)
-            for link in grid.links:
-                for ranks in grid.ranks:
-                    links = None if link == NONE else parse(link)
-                    cell: PredictedCell = replace(own, ranks=ranks, links=links, cores=cores())
-                    prediction, _ = predict(cell, source, "")
-                    runs = trained(tree, model, mode, ranks, link, SEEDS, own=alone)
-                    rates = tuple(run.metrics.throughput.samples_per_s or 0.0 for run in runs)
-                    disturbed = sum(any("other programs" in note for note in run.metrics.warnings) for run in runs)
-                    loads = tuple(float(str(run.metrics.env.get("load_1min", 0.0))) for run in runs)
-                    row = TruthRow(model, prediction, link, rates, disturbed, loads)
-                    print(line(row), flush=True)
-                    found.append(row)
+    with ProcessPoolExecutor(cores(), SPAWNED) as pool:
+        for some in pool.map(partial(_rows, grid, tree, alone), *zip(*product(grid.models, grid.modes), strict=True)):
+            print("\n".join(map(line, some)), flush=True)
+            found += some
+    return found
+
+
+def _rows(grid: TruthGrid, tree: Path, alone: bool, model: str, mode: str) -> list[TruthRow]:
+    """Return the cells of a model and mode, all predicted from its runs of two ranks."""
+    found = []
+    runs = trained(tree, model, mode, 2, NONE, SEEDS, own=alone)
+    source = CalibratedCell(tuple(calibrated_run(run.path) for run in runs))
+    own = own_cell(source.calibration)
+    for link, ranks in product(grid.links, grid.ranks):
+        links = None if link == NONE else parse(link)
+        cell: PredictedCell = replace(own, ranks=ranks, links=links, cores=cores())
+        prediction, _ = predict(cell, source, "")
+        runs = trained(tree, model, mode, ranks, link, SEEDS, own=alone)
+        rates = tuple(run.metrics.throughput.samples_per_s or 0.0 for run in runs)
+        disturbed = sum(any("other programs" in note for note in run.metrics.warnings) for run in runs)
+        loads = tuple(float(str(run.metrics.env.get("load_1min", 0.0))) for run in runs)
+        found.append(TruthRow(model, prediction, link, rates, disturbed, loads))
     return found
 
 
