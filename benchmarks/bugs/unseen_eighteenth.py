@@ -1,7 +1,4 @@
-"""Defects of `benchmarks.bugs.unseen` by somebody who had not seen the checks: of the first step from a loaded state.
-
-Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
-"""
+"""Defects of `benchmarks.bugs.unseen` by somebody who had not seen the checks: of the first step from a loaded state."""
 
 from __future__ import annotations
 
@@ -9,10 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.bugs.bug import Module, counted, wrap
-from benchmarks.bugs.unseen import Lot
+from benchmarks.bugs.unseen import unseen
 from benchmarks.bugs.unseen_fourth import interrupted
-
-LOT = Lot()
 
 
 def cleared(replica: Module, due: Callable[[Any], bool]) -> None:
@@ -26,26 +21,20 @@ def cleared(replica: Module, due: Callable[[Any], bool]) -> None:
     wrap(replica.Replica, "_clear", broken)
 
 
-@LOT.bug(
-    "optimizer",
-    "moments that a resumed run has loaded are lost inside its first step",
-    "KempnerInstitute/KempnerForge#115",
-    "mlp cpu_async resumed",
-    "ddp.replica.replica",
-)
+@unseen("optimizer", "KempnerInstitute/KempnerForge#115", "mlp cpu_async resumed", "ddp.replica.replica")
 def moments_lost_in_first_step(replica: Module) -> None:
-    """Stop a run; clear them as it goes on."""
+    """Moments that a resumed run has loaded are lost inside its first step. Stop a run; clear them as it goes on."""
     interrupted(replica)
     cleared(replica, lambda job: job.resume is not None)
 
 
-@LOT.bug(
+@unseen(
     "optimizer",
-    "a rank that joins loses the moments that it was sent inside its first step",
     "pytorch/torchtitan#4422",
     "mlp cpu_async world_size=3 cluster.restart=1 cluster.faults=['1@120:crash']",
     "ddp.replica.replica",
 )
 def moments_lost_as_it_joins(replica: Module) -> None:
-    """Clear them in a process that was started again."""
+    """A rank that joins loses the moments that it was sent inside its first step. Clear them in a process that was
+    started again."""
     cleared(replica, lambda job: job.life > 0)

@@ -1,7 +1,5 @@
 """Defects of `benchmarks.bugs.unseen` from the list of historical ones, those that had none yet: of runs that go on from a
 checkpoint, once or twice, of passes, counters and running statistics.
-
-Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
 """
 
 from __future__ import annotations
@@ -10,10 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.bugs.bug import Module, after_init, last, wrap
-from benchmarks.bugs.unseen import Lot
+from benchmarks.bugs.unseen import unseen
 from benchmarks.bugs.unseen_fourth import interrupted
 
-LOT = Lot()
 REPLICA = {"ddp.replica.replica": interrupted}
 OFTEN = "checkpoint.unit=averages checkpoint.every=50"
 
@@ -33,29 +30,16 @@ def going_on(checkpoint: Module, change: Any) -> None:
     checkpoint.resume = broken
 
 
-@LOT.bug(
-    "data",
-    "a run that goes on begins the epoch anew",
-    "A13",
-    f"mlp nccl_sync resumed {OFTEN}",
-    "ddp.checkpoint.checkpoint",
-    REPLICA,
-)
+@unseen("data", "A13", f"mlp nccl_sync resumed {OFTEN}", "ddp.checkpoint.checkpoint", REPLICA)
 def place_not_taken_over(checkpoint: Module) -> None:
-    """Save what was trained of an epoch, and do not go on with it."""
+    """A run that goes on begins the epoch anew. Save what was trained of an epoch, and do not go on with it."""
     going_on(checkpoint, lambda books: replace(books, begun=books.epochs, ledgers=()))
 
 
-@LOT.bug(
-    "data",
-    "all ranks go on with rank 0's random numbers",
-    "B15",
-    f"benchmarks.bugs.own_drawing nccl_sync resumed {OFTEN}",
-    "ddp.checkpoint.parts",
-    REPLICA,
-)
+@unseen("data", "B15", f"benchmarks.bugs.own_drawing nccl_sync resumed {OFTEN}", "ddp.checkpoint.parts", REPLICA)
 def numbers_of_first_rank(parts: Module) -> None:
-    """Have all ranks go on with the streams of rank 0, which alone are written (B7.01 is the same)."""
+    """All ranks go on with rank 0's random numbers. Have all ranks go on with the streams of rank 0, which alone are
+    written (B7.01 is the same)."""
     load = parts.load
 
     def broken(path: Any, of: Any) -> Any:
@@ -67,16 +51,9 @@ def numbers_of_first_rank(parts: Module) -> None:
     parts.load = broken
 
 
-@LOT.bug(
-    "optimizer",
-    "moments are shifted where shards are cut anew",
-    "D05",
-    f"mlp zero1 world_size=3 resumed:world_size=2 {OFTEN}",
-    "ddp.sharding.recut",
-    REPLICA,
-)
+@unseen("optimizer", "D05", f"mlp zero1 world_size=3 resumed:world_size=2 {OFTEN}", "ddp.sharding.recut", REPLICA)
 def moments_shifted_by_padding(recut: Module) -> None:
-    """Cut moments anew as if there were padding between them."""
+    """Moments are shifted where shards are cut anew. Cut moments anew as if there were padding between them."""
     between = recut._between
 
     def broken(*about: Any) -> Any:
@@ -98,16 +75,12 @@ def first_parameters(replica: Module) -> None:
     replica.trainable = broken
 
 
-@LOT.bug(
-    "optimizer",
-    "shards are not those of the model that was loaded",
-    "D09",
-    f"mlp zero3 resumed {OFTEN}",
-    "ddp.sharding.zero3",
-    {"ddp.replica.replica": first_parameters},
+@unseen(
+    "optimizer", "D09", f"mlp zero3 resumed {OFTEN}", "ddp.sharding.zero3", {"ddp.replica.replica": first_parameters}
 )
 def shards_not_loaded(zero3: Module) -> None:
-    """Load the model, and leave the shards that are stepped with as they were made."""
+    """Shards are not those of the model that was loaded. Load the model, and leave the shards that are stepped with as
+    they were made."""
 
     def broken(place: Any, self: Any) -> None:
         place()
@@ -118,16 +91,9 @@ def shards_not_loaded(zero3: Module) -> None:
     wrap(zero3.Zero3, "_place", broken)
 
 
-@LOT.bug(
-    "optimizer",
-    "the loss's factor is not taken over",
-    "B7.09",
-    f"lenet nccl_sync train.precision=fp16 resumed {OFTEN}",
-    "ddp.replica.passes",
-    REPLICA,
-)
+@unseen("optimizer", "B7.09", f"lenet nccl_sync train.precision=fp16 resumed {OFTEN}", "ddp.replica.passes", REPLICA)
 def scale_lost_when_resumed(passes: Module) -> None:
-    """Go on with the first factor of the loss."""
+    """The loss's factor is not taken over. Go on with the first factor of the loss."""
     wrap(passes.StepPasses, "restore", lambda restore, self, state: None)
 
 
@@ -149,16 +115,16 @@ def interrupted_twice(replica: Module) -> None:
     wrap(replica.Replica, "step", broken)
 
 
-@LOT.bug(
+@unseen(
     "data",
-    "a second checkpoint counts from the first",
     "B7.07",
     f"mlp nccl_sync resumed resumed {OFTEN}",
     "ddp.checkpoint.checkpoint",
     {"ddp.replica.replica": interrupted_twice},
 )
 def place_since_resumed(checkpoint: Module) -> None:
-    """Write of an epoch that a run went on within what was trained since: right after the first time, wrong after more."""
+    """A second checkpoint counts from the first. Write of an epoch that a run went on within what was trained since:
+    right after the first time, wrong after more."""
     publish, resume = checkpoint.publish, checkpoint.resume
     since: dict[int, int] = {}
 
@@ -183,15 +149,9 @@ def _less(ledger: Any, samples: int) -> Any:
 # Steps and averages
 
 
-@LOT.bug(
-    "gradient",
-    "means of passes weigh alike",
-    "B9.03",
-    "lenet solo train.accumulate=3 train.batch_size=50",
-    "ddp.replica.replica",
-)
+@unseen("gradient", "B9.03", "lenet solo train.accumulate=3 train.batch_size=50", "ddp.replica.replica")
 def passes_weigh_alike(replica: Module) -> None:
-    """Add the means of a step's passes and divide by their number."""
+    """Means of passes weigh alike. Add the means of a step's passes and divide by their number."""
 
     def broken(one: Any, self: Any, tensors: Any, factor: float, at: float, samples: int, several: bool = False) -> Any:
         return one(tensors, factor * self.share / samples if several else factor, at, samples, several)
@@ -209,22 +169,22 @@ def large_factor(loss_scale: Module) -> None:
     loss_scale.LossScale.__init__.__defaults__ = (2.0**22, 0)
 
 
-@LOT.bug(
+@unseen(
     "gradient",
-    "the flag of overflow stays on its rank",
     "B9.15",
     "mlp zero1 train.precision=fp16",
     "ddp.sharding.zero1",
     {"ddp.replica.loss_scale": large_factor},
+    check="status",
 )
 def overflow_not_shared(zero1: Module) -> None:
-    """Have every rank decide by its own shards whether to step."""
+    """The flag of overflow stays on its rank. Have every rank decide by its own shards whether to step."""
     wrap(zero1.ShardedStep, "agree", lambda agree, self, finite: (agree(finite), finite)[1])
 
 
-@LOT.bug("average", "counters are divided by the ranks", "B6.06", "lenet nccl_cadence", "ddp.backends.allreduce")
+@unseen("average", "B6.06", "lenet nccl_cadence", "ddp.backends.allreduce")
 def counters_divided(allreduce: Module) -> None:
-    """Divide by the ranks what takes the maximum, as is done with means."""
+    """Counters are divided by the ranks. Divide by the ranks what takes the maximum, as is done with means."""
 
     def broken(take: Any, self: Any) -> Any:
         for counter in self._counted:
@@ -234,9 +194,9 @@ def counters_divided(allreduce: Module) -> None:
     wrap(allreduce.Backend, "_take", broken)
 
 
-@LOT.bug("forward", "norms learn by a batch's own size", "B6.16", "lenet nccl_cadence", "ddp.replica.replica")
+@unseen("forward", "B6.16", "lenet nccl_cadence", "ddp.replica.replica")
 def statistics_by_own_batch(replica: Module) -> None:
-    """Give running statistics the momentum of a batch's share of a whole one."""
+    """Norms learn by a batch's own size. Give running statistics the momentum of a batch's share of a whole one."""
 
     def broken(step: Any, self: Any, batch: Any, seen: float) -> Any:
         for module in self.model.modules():
@@ -247,15 +207,10 @@ def statistics_by_own_batch(replica: Module) -> None:
     wrap(replica.Replica, "step", broken)
 
 
-@LOT.bug(
-    "average",
-    "ranks begin apart, and share differences alone",
-    "D21",
-    "mlp cpu_cadence averaging.outer=nesterov",
-    "ddp.backends.snapshot",
-)
+@unseen("average", "D21", "mlp cpu_cadence averaging.outer=nesterov", "ddp.backends.snapshot")
 def differences_of_unlike_models(snapshot: Module) -> None:
-    """Have the last rank be off by what it began with: what it brings in and takes is without that."""
+    """Ranks begin apart, and share differences alone. Have the last rank be off by what it began with: what it brings
+    in and takes is without that."""
 
     def apart(self: Any, sign: float) -> None:
         for section in self._sections if last() else ():
@@ -280,6 +235,3 @@ def differences_of_unlike_models(snapshot: Module) -> None:
     after_init(snapshot.Backend, begin)
     for name in ("snapshot", "apply"):
         wrap(snapshot.Backend, name, broken)
-
-
-LOT.bugs["overflow_not_shared"] = replace(LOT.bugs["overflow_not_shared"], check="status")

@@ -1,7 +1,4 @@
-"""Defects of `benchmarks.bugs.unseen` in steps, schedules and evaluations, on one rank, now and then or behind a loss.
-
-Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
-"""
+"""Defects of `benchmarks.bugs.unseen` in steps, schedules and evaluations, on one rank, now and then or behind a loss."""
 
 from __future__ import annotations
 
@@ -9,26 +6,19 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.bugs.bug import Module, after_init, counted, rank, wrap
-from benchmarks.bugs.unseen import Lot
+from benchmarks.bugs.unseen import unseen
 from benchmarks.bugs.unseen_fourth import interrupted
 
-LOT = Lot()
 
-# Order
-
-
-@LOT.bug("order", "rank 1 takes another seed from epoch 2 on", "A03", "mlp cpu_async", "ddp.data.epoch_order")
+@unseen("order", "A03", "mlp cpu_async", "ddp.data.epoch_order")
 def other_seed_later(epoch_order: Module) -> None:
-    """Have rank 1 shuffle later epochs by another seed."""
+    """Rank 1 takes another seed from epoch 2 on. Have rank 1 shuffle later epochs by another seed."""
     make = epoch_order.order
 
     def broken(seed: int, epoch: int, samples: int) -> Any:
         return make(seed + (rank() == 1 and epoch > 1), epoch, samples)
 
     epoch_order.order = broken
-
-
-# Forward
 
 
 def other_loss(replica: Module, **options: Any) -> None:
@@ -45,31 +35,27 @@ def other_loss(replica: Module, **options: Any) -> None:
     after_init(replica.Replica, change)
 
 
-@LOT.bug("forward", "rank 1 smooths labels", "C26", "lenet cpu_async", "ddp.replica.replica")
+@unseen("forward", "C26", "lenet cpu_async", "ddp.replica.replica")
 def smoothed_on_rank(replica: Module) -> None:
-    """Mix a twentieth of a uniform answer into the labels of rank 1."""
+    """Rank 1 smooths labels. Mix a twentieth of a uniform answer into the labels of rank 1."""
     other_loss(replica, label_smoothing=0.05)
 
 
-@LOT.bug("forward", "rank 1 skips what is labelled 9", "C26", "lenet torch_ddp", "ddp.replica.replica")
+@unseen("forward", "C26", "lenet torch_ddp", "ddp.replica.replica")
 def label_ignored_on_rank(replica: Module) -> None:
-    """Leave samples of one label out of the loss of rank 1."""
+    """Rank 1 skips what is labelled 9. Leave samples of one label out of the loss of rank 1."""
     other_loss(replica, ignore_index=9)
 
 
-# Optimizer
-
-
-@LOT.bug(
+@unseen(
     "optimizer",
-    "biases decay once a run goes on",
     "D17",
     "benchmarks.bugs.own_augmented nccl_sync resumed checkpoint.unit=averages checkpoint.every=50",
     "ddp.checkpoint.parts",
     {"ddp.replica.replica": interrupted},
 )
 def biases_decay_when_resumed(parts: Module) -> None:
-    """Give all groups the first one's decay when a run goes on."""
+    """Biases decay once a run goes on. Give all groups the first one's decay when a run goes on."""
     load = parts.load_optimizer
 
     def broken(optimizer: Any, *about: Any) -> None:
@@ -80,9 +66,10 @@ def biases_decay_when_resumed(parts: Module) -> None:
     parts.load_optimizer = broken
 
 
-@LOT.bug("optimizer", "rank 1 leaves out short batches", "A15", "mlp cpu_async", "ddp.replica.replica")
+@unseen("optimizer", "A15", "mlp cpu_async", "ddp.replica.replica")
 def short_batches_left_out(replica: Module) -> None:
-    """Read a batch that is not whole on rank 1, and take its gradients, but no step."""
+    """Rank 1 leaves out short batches. Read a batch that is not whole on rank 1, and take its gradients, but no
+    step."""
 
     def broken(step: Any, self: Any, batch: Any, seen: float) -> Any:
         if rank() == 1 and batch.samples < self._job.batch_size:
@@ -95,9 +82,10 @@ def short_batches_left_out(replica: Module) -> None:
     wrap(replica.Replica, "step", broken)
 
 
-@LOT.bug("optimizer", "rank 1 steps again before an average", "C04", "mlp nccl_cadence", "ddp.backends.allreduce")
+@unseen("optimizer", "C04", "mlp nccl_cadence", "ddp.backends.allreduce")
 def stepped_again_before_average(allreduce: Module) -> None:
-    """Step with the last gradients once more before rank 1 brings in what it has trained."""
+    """Rank 1 steps again before an average. Step with the last gradients once more before rank 1 brings in what it has
+    trained."""
 
     def broken(average: Any, self: Any, *about: Any) -> Any:
         if rank() == 1 and counted(self, "averaged") % 3 == 1:
@@ -107,9 +95,9 @@ def stepped_again_before_average(allreduce: Module) -> None:
     wrap(allreduce.Backend, "average", broken)
 
 
-@LOT.bug("optimizer", "every 97th step of rank 1 is done twice", "C04", "mlp cpu_async", "ddp.replica.replica")
+@unseen("optimizer", "C04", "mlp cpu_async", "ddp.replica.replica")
 def stepped_twice_now_and_then(replica: Module) -> None:
-    """Step twice with every 97th gradient of rank 1."""
+    """Every 97th step of rank 1 is done twice. Step twice with every 97th gradient of rank 1."""
 
     def broken(step: Any, self: Any, *about: Any) -> Any:
         done = step(*about)
@@ -120,15 +108,11 @@ def stepped_twice_now_and_then(replica: Module) -> None:
     wrap(replica.Replica, "step", broken)
 
 
-@LOT.bug(
-    "optimizer",
-    "the outer velocity decays with every pass",
-    "D23",
-    "mlp nccl_cadence averaging.outer=momentum train.accumulate=2",
-    "ddp.replica.outer_optimizer",
+@unseen(
+    "optimizer", "D23", "mlp nccl_cadence averaging.outer=momentum train.accumulate=2", "ddp.replica.outer_optimizer"
 )
 def velocity_decays_with_passes(outer_optimizer: Module) -> None:
-    """Let the outer velocity decay once for each of two passes."""
+    """The outer velocity decays with every pass. Let the outer velocity decay once for each of two passes."""
 
     def broken(step: Any, self: Any, mean: Any, last: Any, piece: slice = slice(None)) -> None:
         before = self.velocity[piece] * self._momentum * (1.0 - self._momentum)
@@ -138,18 +122,10 @@ def velocity_decays_with_passes(outer_optimizer: Module) -> None:
     wrap(outer_optimizer.Outer, "step", broken)
 
 
-# Schedule
-
-
-@LOT.bug(
-    "schedule",
-    "survivors count what a lost rank trained as unseen",
-    "B5.03",
-    "mlp nccl_cadence world_size=3 cluster.faults=['2@120:crash']",
-    "ddp.core.granting",
-)
+@unseen("schedule", "B5.03", "mlp nccl_cadence world_size=3 cluster.faults=['2@120:crash']", "ddp.core.granting")
 def seen_by_survivors(granting: Module) -> None:
-    """Grant what is left with the samples seen of those ranks alone that are left."""
+    """Survivors count what a lost rank trained as unseen. Grant what is left with the samples seen of those ranks alone
+    that are left."""
 
     def broken(give: Any, self: Any, rank: int, most: int) -> int:
         cohort = self._cohort
@@ -163,12 +139,10 @@ def seen_by_survivors(granting: Module) -> None:
     wrap(granting.GrantBatch, "_give", broken)
 
 
-# Record
-
-
-@LOT.bug("record", "evaluations are dated to their epoch's beginning", "B8.05", "mlp nccl_sync", "ddp.engine.loop")
+@unseen("record", "B8.05", "mlp nccl_sync", "ddp.engine.loop")
 def evaluations_dated_back(loop: Module) -> None:
-    """Date an evaluation to the end of the one before: a target is reached an epoch earlier."""
+    """Evaluations are dated to their epoch's beginning. Date an evaluation to the end of the one before: a target is
+    reached an epoch earlier."""
 
     def broken(evaluate: Any, self: Any, *about: Any) -> None:
         send, before = self._send, getattr(self, "evaluated_at", None)
@@ -183,8 +157,10 @@ def evaluations_dated_back(loop: Module) -> None:
     wrap(loop.TrainingLoop, "evaluate", broken)
 
 
-@LOT.bug("optimizer", "momentum is lost behind a warm-up", "D11", "mlp torch_local_sgd", "ddp.backends.torch_local_sgd")
+@unseen("optimizer", "D11", "mlp torch_local_sgd", "ddp.backends.torch_local_sgd")
 def momentum_lost_behind_warm_up(local: Module) -> None:
+    """Momentum is lost behind a warm-up."""
+
     def broken(begin: Any, self: Any, batch: Any) -> Any:
         if self.apart:
             for state in self.replica.optimizer.state.values():

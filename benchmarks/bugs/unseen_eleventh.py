@@ -1,7 +1,5 @@
-"""Defects of `benchmarks.bugs.unseen` in data, orders and forward passes: of splits, of text, of resumed epochs, of casts.
-
-Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
-"""
+"""Defects of `benchmarks.bugs.unseen` in data, orders and forward passes: of splits, of text, of resumed epochs, of
+casts."""
 
 from __future__ import annotations
 
@@ -14,25 +12,17 @@ import torch
 from torch.nn import functional as F
 
 from benchmarks.bugs.bug import Module, rank, wrap
-from benchmarks.bugs.unseen import Lot
+from benchmarks.bugs.unseen import unseen
 from benchmarks.bugs.unseen_fourth import interrupted
 
-LOT = Lot()
 PUBLISHED = "recipe=published data.name=digits train.epochs=3 train.batch_size=32 train.lr=0.05"
 OFTEN = "checkpoint.unit=averages checkpoint.every=5"
 
-# Data
 
-
-@LOT.bug(
-    "data",
-    "a quarter of the test set are copies of digits that are trained on",
-    "a split drawn after the copies were made",
-    "lenet nccl_sync",
-    "bench.models.data.noisy_digits",
-)
+@unseen("data", "a split drawn after the copies were made", "lenet nccl_sync", "bench.models.data.noisy_digits")
 def split_after_copies(digits: Module) -> None:
-    """Exchange the last two copies of every test digit for copies of training digits of the same class."""
+    """A quarter of the test set are copies of digits that are trained on. Exchange the last two copies of every test
+    digit for copies of training digits of the same class."""
     original = digits._parts
 
     def broken() -> tuple[Any, ...]:
@@ -50,15 +40,10 @@ def split_after_copies(digits: Module) -> None:
     digits._parts = broken
 
 
-@LOT.bug(
-    "data",
-    "the test text is a stretch of the training text, cut at other places",
-    "A23, of text",
-    "char_rnn cpu_async",
-    "bench.models.data.toy_language",
-)
+@unseen("data", "A23, of text", "char_rnn cpu_async", "bench.models.data.toy_language")
 def test_text_from_training(language: Module) -> None:
-    """Take the text of the test out of the one to train on, half a piece further."""
+    """The test text is a stretch of the training text, cut at other places. Take the text of the test out of the one to
+    train on, half a piece further."""
     original = language._tokens
 
     def broken(purpose: str, characters: int) -> Any:
@@ -69,15 +54,10 @@ def test_text_from_training(language: Module) -> None:
     language._tokens = broken
 
 
-@LOT.bug(
-    "data",
-    "test images are cropped and flipped as those to train on are",
-    "one transform for both splits",
-    f"resnet nccl_cadence {PUBLISHED}",
-    "ddp.replica.replica",
-)
+@unseen("data", "one transform for both splits", f"resnet nccl_cadence {PUBLISHED}", "ddp.replica.replica")
 def augments_evaluation(replica: Module) -> None:
-    """Give the loader of the test set the augmentation of the other one."""
+    """Test images are cropped and flipped as those to train on are. Give the loader of the test set the augmentation of
+    the other one."""
     original, known = replica.feed, []
 
     def broken(source: Any, visits: Any, device: Any, loading: Any, augment: Any, *more: Any) -> Any:
@@ -87,18 +67,10 @@ def augments_evaluation(replica: Module) -> None:
     replica.feed = broken
 
 
-# Order
-
-
-@LOT.bug(
-    "order",
-    "a resumed run goes on by the orders of the next epochs",
-    "B7.05",
-    f"mlp nccl_cadence resumed {OFTEN}",
-    "ddp.replica.replica",
-)
+@unseen("order", "B7.05", f"mlp nccl_cadence resumed {OFTEN}", "ddp.replica.replica")
 def order_shifts_after_resume(replica: Module) -> None:
-    """Make the loader of a run that resumes with the orders of one epoch on."""
+    """A resumed run goes on by the orders of the next epochs. Make the loader of a run that resumes with the orders of
+    one epoch on."""
     interrupted(replica)
     original, feed, resumed = replica._order, replica.feed, []
 
@@ -115,15 +87,10 @@ def order_shifts_after_resume(replica: Module) -> None:
     replica._order, replica.feed = order, broken
 
 
-@LOT.bug(
-    "order",
-    "rank 1 trains the batches of each grant from the last to the first",
-    "a stack in place of a queue",
-    "lenet nccl_cadence",
-    "ddp.core.spans",
-)
+@unseen("order", "a stack in place of a queue", "lenet nccl_cadence", "ddp.core.spans")
 def last_in_first_out(spans: Module) -> None:
-    """Turn the steps of what rank 1 alone was granted around, where all are whole batches."""
+    """Rank 1 trains the batches of each grant from the last to the first. Turn the steps of what rank 1 alone was
+    granted around, where all are whole batches."""
 
     def broken(at: Any, self: Any, step: int) -> Any:
         if rank() != 1 or self.parts > 1 or (self.stop - self.start) % self.batch:
@@ -134,15 +101,10 @@ def last_in_first_out(spans: Module) -> None:
     wrap(spans.Chunk, "at", broken)
 
 
-@LOT.bug(
-    "order",
-    "the same, also where the last batch is short: rank 1 is given up for a report that is not what it was granted",
-    "a stack in place of a queue",
-    "mlp nccl_cadence",
-    "ddp.core.spans",
-)
+@unseen("order", "a stack in place of a queue", "mlp nccl_cadence", "ddp.core.spans")
 def last_in_first_out_and_gone(spans: Module) -> None:
-    """Turn the steps of all that rank 1 alone was granted around."""
+    """The same, also where the last batch is short: rank 1 is given up for a report that is not what it was granted.
+    Turn the steps of all that rank 1 alone was granted around."""
 
     def broken(at: Any, self: Any, step: int) -> Any:
         if rank() != 1 or self.parts > 1:
@@ -152,15 +114,10 @@ def last_in_first_out_and_gone(spans: Module) -> None:
     wrap(spans.Chunk, "at", broken)
 
 
-@LOT.bug(
-    "order",
-    "where an epoch has several passes over the data, all have one order",
-    "A01, inside an epoch",
-    "mlp nccl_sync train.steps=2700 train.epochs=2",
-    "ddp.data.epoch_order",
-)
+@unseen("order", "A01, inside an epoch", "mlp nccl_sync train.steps=2700 train.epochs=2", "ddp.data.epoch_order")
 def same_order_in_each_pass(order: Module) -> None:
-    """Draw the order of a pass from the number of its epoch."""
+    """Where an epoch has several passes over the data, all have one order. Draw the order of a pass from the number of
+    its epoch."""
 
     def broken(one: Any, self: Any, number: int) -> Any:
         return one(number // self.passes)
@@ -168,18 +125,12 @@ def same_order_in_each_pass(order: Module) -> None:
     wrap(order.EpochOrder, "_one", broken)
 
 
-# Forward
-
-
-@LOT.bug(
-    "forward",
-    "half-precision copies of the weights are those of the step before",
-    "a cache of casts that outlives its step",
-    "lenet nccl_sync train.precision=bf16",
-    "ddp.replica.passes",
+@unseen(
+    "forward", "a cache of casts that outlives its step", "lenet nccl_sync train.precision=bf16", "ddp.replica.passes"
 )
 def stale_half_weights(passes: Module) -> None:
-    """Compute a pass with the weights of the pass before."""
+    """Half-precision copies of the weights are those of the step before. Compute a pass with the weights of the pass
+    before."""
 
     def broken(loss: Any, self: Any, *arguments: Any) -> Any:
         own = [parameter.data.clone() for parameter in self._parameters]
@@ -194,15 +145,10 @@ def stale_half_weights(passes: Module) -> None:
     wrap(passes.StepPasses, "loss", broken)
 
 
-@LOT.bug(
-    "forward",
-    "labels are smoothed by a tenth, as no recipe says",
-    "an option of another experiment left on",
-    "lenet solo",
-    "bench.models.parts",
-)
+@unseen("forward", "an option of another experiment left on", "lenet solo", "bench.models.parts")
 def label_smoothing_left_on(parts: Module) -> None:
-    """Train with labels of which a tenth is spread over all classes."""
+    """Labels are smoothed by a tenth, as no recipe says. Train with labels of which a tenth is spread over all
+    classes."""
 
     def smoothed(logits: Any, labels: Any) -> Any:
         return F.cross_entropy(logits, labels, label_smoothing=0.1)
@@ -216,15 +162,9 @@ def label_smoothing_left_on(parts: Module) -> None:
     parts.classified = broken
 
 
-@LOT.bug(
-    "forward",
-    "a token attends to the one behind it, which it is to predict",
-    "a causal mask with its diagonal off by one",
-    "gpt_nano nccl_sync",
-    "bench.models.attention",
-)
+@unseen("forward", "a causal mask with its diagonal off by one", "gpt_nano nccl_sync", "bench.models.attention")
 def sees_the_next_token(attention: Module) -> None:
-    """Mask what is two places on and further."""
+    """A token attends to the one behind it, which it is to predict. Mask what is two places on and further."""
 
     def attend(query: Any, key: Any, value: Any, dropout_p: float = 0.0, is_causal: bool = False) -> Any:
         length = query.shape[-2]

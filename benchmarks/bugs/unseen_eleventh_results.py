@@ -1,7 +1,4 @@
-"""Defects of `benchmarks.bugs.unseen` in averages, evaluations and records: of settings that few give, of units.
-
-Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
-"""
+"""Defects of `benchmarks.bugs.unseen` in averages, evaluations and records: of settings that few give, of units."""
 
 from __future__ import annotations
 
@@ -13,22 +10,12 @@ from typing import Any
 from torch.nn import functional as F
 
 from benchmarks.bugs.bug import Module, counted, wrap
-from benchmarks.bugs.unseen import Lot
-
-LOT = Lot()
-
-# Average
+from benchmarks.bugs.unseen import unseen
 
 
-@LOT.bug(
-    "average",
-    "replicas move half as far to the average as the setting says",
-    "B6.04",
-    "lenet nccl_cadence averaging.elastic=0.5",
-    "ddp.backends.allreduce",
-)
+@unseen("average", "B6.04", "lenet nccl_cadence averaging.elastic=0.5", "ddp.backends.allreduce")
 def elastic_twice(allreduce: Module) -> None:
-    """Multiply by the setting twice."""
+    """Replicas move half as far to the average as the setting says. Multiply by the setting twice."""
 
     def broken(take: Any, self: Any) -> Any:
         job = self.job
@@ -42,15 +29,10 @@ def elastic_twice(allreduce: Module) -> None:
     wrap(allreduce.Backend, "_take", broken)
 
 
-@LOT.bug(
-    "average",
-    "the outer optimizer's velocity is lost at every seventh average",
-    "D19, of a velocity",
-    "mlp cpu_async averaging.outer=nesterov",
-    "ddp.replica.outer_optimizer",
-)
+@unseen("average", "D19, of a velocity", "mlp cpu_async averaging.outer=nesterov", "ddp.replica.outer_optimizer")
 def velocity_lost_at_times(outer: Module) -> None:
-    """Begin with a velocity of zero again, now and then."""
+    """The outer optimizer's velocity is lost at every seventh average. Begin with a velocity of zero again, now and
+    then."""
 
     def broken(step: Any, self: Any, *arguments: Any) -> None:
         if counted(self, "step") % 7 == 6:
@@ -60,15 +42,10 @@ def velocity_lost_at_times(outer: Module) -> None:
     wrap(outer.Outer, "step", broken)
 
 
-@LOT.bug(
-    "average",
-    "running statistics of unequal ranks count alike, their parameters do not",
-    "B19, over replicas",
-    "lenet cpu_cadence cluster.speeds=[1,0.5]",
-    "ddp.backends.snapshot",
-)
+@unseen("average", "B19, over replicas", "lenet cpu_cadence cluster.speeds=[1,0.5]", "ddp.backends.snapshot")
 def buffers_weigh_alike(snapshot: Module) -> None:
-    """Weigh buffers by the number of replicas."""
+    """Running statistics of unequal ranks count alike, their parameters do not. Weigh buffers by the number of
+    replicas."""
     original, kinds = snapshot.average, [""]
 
     def treatment(treat: Any, self: Any, kind: str, *more: Any) -> Any:
@@ -83,18 +60,10 @@ def buffers_weigh_alike(snapshot: Module) -> None:
     snapshot.average = broken
 
 
-# Evaluation
-
-
-@LOT.bug(
-    "evaluation",
-    "the test set is evaluated in half precision, where float32 is promised",
-    "an autocast that is open too long",
-    "lenet nccl_sync train.precision=bf16",
-    "ddp.replica.passes",
-)
+@unseen("evaluation", "an autocast that is open too long", "lenet nccl_sync train.precision=bf16", "ddp.replica.passes")
 def evaluates_in_half(passes: Module) -> None:
-    """Evaluate under the autocast of training."""
+    """The test set is evaluated in half precision, where float32 is promised. Evaluate under the autocast of
+    training."""
 
     def broken(eager: Callable[[], Any], self: Any) -> AbstractContextManager[Any]:
         made: AbstractContextManager[Any] = self.autocast()
@@ -103,15 +72,10 @@ def evaluates_in_half(passes: Module) -> None:
     wrap(passes.StepPasses, "eager", broken)
 
 
-@LOT.bug(
-    "evaluation",
-    "the first quarter of each piece of text, which has least context, is not scored",
-    "B8.21, the other way round",
-    "char_rnn nccl_cadence",
-    "bench.models.parts",
-)
+@unseen("evaluation", "B8.21, the other way round", "char_rnn nccl_cadence", "bench.models.parts")
 def first_tokens_unscored(parts: Module) -> None:
-    """Score what has eight tokens before it."""
+    """The first quarter of each piece of text, which has least context, is not scored. Score what has eight tokens
+    before it."""
 
     def broken(model: Any, batch: Any) -> Any:
         tokens, targets = batch
@@ -122,15 +86,10 @@ def first_tokens_unscored(parts: Module) -> None:
     parts.token_entropy = broken
 
 
-@LOT.bug(
-    "evaluation",
-    "each rank evaluates its part of the test set with running statistics of its own",
-    "B17",
-    "lenet torch_ddp",
-    "ddp.backends.torch_backend",
-)
+@unseen("evaluation", "B17", "lenet torch_ddp", "ddp.backends.torch_backend")
 def own_statistics_in_evaluation(backend: Module) -> None:
-    """Leave the buffers of rank 0 to the end of the run."""
+    """Each rank evaluates its part of the test set with running statistics of its own. Leave the buffers of rank 0 to
+    the end of the run."""
 
     def broken(averaged_weights: Any, self: Any, exact: bool) -> AbstractContextManager[None]:
         return nullcontext()
@@ -138,18 +97,10 @@ def own_statistics_in_evaluation(backend: Module) -> None:
     wrap(backend.TorchBackend, "averaged_weights", broken)
 
 
-# Record
-
-
-@LOT.bug(
-    "record",
-    "what the last step before a report recorded is dropped, as if it had been undone",
-    "a buffer that is cleared one call too early",
-    "mlp solo",
-    "ddp.replica.scalars",
-)
+@unseen("record", "a buffer that is cleared one call too early", "mlp solo", "ddp.replica.scalars")
 def last_step_unrecorded(scalars: Module) -> None:
-    """Forget the last step's values when a report is made."""
+    """What the last step before a report recorded is dropped, as if it had been undone. Forget the last step's values
+    when a report is made."""
 
     def broken(drain: Any, self: Any) -> Any:
         self.undo()
@@ -158,28 +109,16 @@ def last_step_unrecorded(scalars: Module) -> None:
     wrap(scalars.Scalars, "drain", broken)
 
 
-@LOT.bug(
-    "record",
-    "peak memory is told in kibibytes and called bytes",
-    "ru_maxrss on Linux",
-    "resnet_graph nccl_sync",
-    "ddp.engine.reports",
-)
+@unseen("record", "ru_maxrss on Linux", "resnet_graph nccl_sync", "ddp.engine.reports")
 def peak_in_kibibytes(reports: Module) -> None:
-    """Divide by 1024."""
+    """Peak memory is told in kibibytes and called bytes. Divide by 1024."""
     original = reports.peak_rss_bytes
     reports.peak_rss_bytes = lambda: original() // 1024
 
 
-@LOT.bug(
-    "record",
-    "a piece of text counts a token more than the model sees",
-    "tokens counted before the shift",
-    "char_rnn solo",
-    "ddp.replica.figures",
-)
+@unseen("record", "tokens counted before the shift", "char_rnn solo", "ddp.replica.figures")
 def target_counts_as_token(figures: Module) -> None:
-    """Count the last target too."""
+    """A piece of text counts a token more than the model sees. Count the last target too."""
 
     def broken(counting: Any, self: Any, *arguments: Any) -> Any:
         first, made = self._tokens is None, counting(*arguments)

@@ -1,7 +1,4 @@
-"""Defects of `benchmarks.bugs.unseen` in gradients, optimizers and schedules: of weights of a mean, of groups.
-
-Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
-"""
+"""Defects of `benchmarks.bugs.unseen` in gradients, optimizers and schedules: of weights of a mean, of groups."""
 
 from __future__ import annotations
 
@@ -9,22 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.bugs.bug import Module, after_init, wrap
-from benchmarks.bugs.unseen import Lot
-
-LOT = Lot()
-
-# Gradient
+from benchmarks.bugs.unseen import unseen
 
 
-@LOT.bug(
-    "gradient",
-    "the gradients of the short last batch are scaled as if it were full",
-    "B07, of gradients",
-    "mlp torch_ddp",
-    "ddp.backends.torch_backend",
-)
+@unseen("gradient", "B07, of gradients", "mlp torch_ddp", "ddp.backends.torch_backend")
 def last_batch_by_nominal_size(backend: Module) -> None:
-    """Divide by the samples that a global batch has by the settings."""
+    """The gradients of the short last batch are scaled as if it were full. Divide by the samples that a global batch
+    has by the settings."""
 
     def broken(begin: Any, self: Any, batch: Any) -> float:
         factor: float = begin(batch)
@@ -33,15 +21,10 @@ def last_batch_by_nominal_size(backend: Module) -> None:
     wrap(backend.TorchStep, "begin", broken)
 
 
-@LOT.bug(
-    "gradient",
-    "the means of a window's replicas count alike, however many samples each had",
-    "C02, over replicas",
-    "mlp graph_cadence cluster.speeds=[1,0.5]",
-    "ddp.graph.accumulate",
-)
+@unseen("gradient", "C02, over replicas", "mlp graph_cadence cluster.speeds=[1,0.5]", "ddp.graph.accumulate")
 def replicas_count_alike(accumulate: Module) -> None:
-    """Weigh every replica's part of a window by their number."""
+    """The means of a window's replicas count alike, however many samples each had. Weigh every replica's part of a
+    window by their number."""
 
     def broken(contribute: Any, self: Any, *arguments: Any) -> float:
         pack, size = self.gradients.pack, self._job.world_size
@@ -55,15 +38,9 @@ def replicas_count_alike(accumulate: Module) -> None:
     wrap(accumulate.Accumulating, "contribute", broken)
 
 
-@LOT.bug(
-    "gradient",
-    "gradients are rounded to half precision before they are sent",
-    "a hook for compression that stayed",
-    "resnet_graph nccl_sync",
-    "ddp.gradients.step_gradients",
-)
+@unseen("gradient", "a hook for compression that stayed", "resnet_graph nccl_sync", "ddp.gradients.step_gradients")
 def gradients_travel_in_half(gradients: Module) -> None:
-    """Round what goes to the other ranks to float16."""
+    """Gradients are rounded to half precision before they are sent. Round what goes to the other ranks to float16."""
 
     def broken(pack: Any, self: Any, *arguments: Any, **named: Any) -> None:
         pack(*arguments, **named)
@@ -73,18 +50,12 @@ def gradients_travel_in_half(gradients: Module) -> None:
     wrap(gradients.StepGradients, "pack", broken)
 
 
-# Optimizer
-
-
-@LOT.bug(
-    "optimizer",
-    "norms and biases have no weight decay, and the set-up says that all have",
-    "two groups copied from another training script",
-    "resnet_graph nccl_cadence",
-    "bench.models.resnet",
+@unseen(
+    "optimizer", "two groups copied from another training script", "resnet_graph nccl_cadence", "bench.models.resnet"
 )
 def norms_without_decay(resnet: Module) -> None:
-    """Make a group of its own of parameters with one dimension."""
+    """Norms and biases have no weight decay, and the set-up says that all have. Make a group of its own of parameters
+    with one dimension."""
 
     def broken(build: Any, optimizer: Any, recipe: Any, data_dir: str) -> Any:
         def grouped(parameters: Any, lr: float) -> Any:
@@ -99,15 +70,9 @@ def norms_without_decay(resnet: Module) -> None:
     resnet.classification = broken
 
 
-@LOT.bug(
-    "optimizer",
-    "Adam counts each step of a bias twice",
-    "a counter that two kernels move",
-    "mlp cpu_async",
-    "ddp.replica.replica",
-)
+@unseen("optimizer", "a counter that two kernels move", "mlp cpu_async", "ddp.replica.replica")
 def biases_count_twice(replica: Module) -> None:
-    """Move the counters of parameters with one dimension on by one more."""
+    """Adam counts each step of a bias twice. Move the counters of parameters with one dimension on by one more."""
 
     def change(self: Any) -> None:
         step, optimizer = self.optimizer.step, self.optimizer
@@ -123,18 +88,10 @@ def biases_count_twice(replica: Module) -> None:
     after_init(replica.Replica, change)
 
 
-# Schedule
-
-
-@LOT.bug(
-    "schedule",
-    "an epoch is taken for its whole batches, so that the schedule ends before the run",
-    "B5.03, of a last batch",
-    "mlp zero2",
-    "ddp.replica.replica",
-)
+@unseen("schedule", "B5.03, of a last batch", "mlp zero2", "ddp.replica.replica")
 def schedule_of_whole_batches(replica: Module) -> None:
-    """Divide by the samples that make whole batches."""
+    """An epoch is taken for its whole batches, so that the schedule ends before the run. Divide by the samples that
+    make whole batches."""
 
     def broken(fraction: Any, self: Any, seen: float) -> float:
         batch = self._job.batch_size * self._job.world_size
@@ -143,15 +100,9 @@ def schedule_of_whole_batches(replica: Module) -> None:
     wrap(replica.Replica, "fraction", broken)
 
 
-@LOT.bug(
-    "schedule",
-    "the rate grows with all ranks, not with those beside the first",
-    "B5.09, of the scale",
-    "lenet nccl_sync train.lr_scale_ratio=0.5",
-    "bench.config.plan",
-)
+@unseen("schedule", "B5.09, of the scale", "lenet nccl_sync train.lr_scale_ratio=0.5", "bench.config.plan")
 def scale_counts_every_rank(plan: Module) -> None:
-    """Scale by 1 + ratio times the number of ranks."""
+    """The rate grows with all ranks, not with those beside the first. Scale by 1 + ratio times the number of ranks."""
     original = plan.spec_of
 
     def broken(config: Any, recipe: Any, resolved: Any, *more: Any) -> Any:

@@ -1,7 +1,5 @@
-"""Defects of `benchmarks.bugs.unseen` by somebody who had not seen the checks: of modes and settings that are seldom tried.
-
-Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
-"""
+"""Defects of `benchmarks.bugs.unseen` by somebody who had not seen the checks: of modes and settings that are seldom
+tried."""
 
 from __future__ import annotations
 
@@ -11,18 +9,16 @@ from typing import Any
 import torch
 
 from benchmarks.bugs.bug import Module, counted, rank, wrap
-from benchmarks.bugs.unseen import Lot
+from benchmarks.bugs.unseen import unseen
 from benchmarks.bugs.unseen_seventh import stopped
 
-LOT = Lot()
 PLAIN = "benchmarks.bugs.own_plain virtual_nccl_cadence world_size=16"
 
-# Order
 
-
-@LOT.bug("order", "ranks in one operation read every epoch in the order of the first", "A01", PLAIN, "ddp.virtual.rows")
+@unseen("order", "A01", PLAIN, "ddp.virtual.rows")
 def rows_in_first_order(rows: Module) -> None:
-    """Ask for the order of epoch 0; what is told of samples goes by the order that is due."""
+    """Ranks in one operation read every epoch in the order of the first. Ask for the order of epoch 0; what is told of
+    samples goes by the order that is due."""
 
     def broken(batch: Any, self: Any, steps: Any) -> Any:
         return batch([replace(step, batch=step.batch._replace(epoch=0)) for step in steps])
@@ -30,18 +26,10 @@ def rows_in_first_order(rows: Module) -> None:
     wrap(rows.ReplicaRows, "batch", broken)
 
 
-# Forward
-
-
-@LOT.bug(
-    "forward",
-    "labels of every 60th batch of rank 1 are one sample off as the loss is taken",
-    "C14, of a buffer that is filled anew while it is used",
-    "lenet cpu_async",
-    "ddp.replica.passes",
-)
+@unseen("forward", "C14, of a buffer that is filled anew while it is used", "lenet cpu_async", "ddp.replica.passes")
 def labels_off_in_loss(passes: Module) -> None:
-    """Roll labels between their record and their use."""
+    """Labels of every 60th batch of rank 1 are one sample off as the loss is taken. Roll labels between their record
+    and their use."""
 
     def broken(loss: Any, self: Any, task: Any, module: Any, tensors: Any) -> Any:
         if rank() == 1 and counted(self, "losses") % 60 == 59:
@@ -51,15 +39,10 @@ def labels_off_in_loss(passes: Module) -> None:
     wrap(passes.StepPasses, "loss", broken)
 
 
-@LOT.bug(
-    "forward",
-    "a text's most frequent character counts as padding: it is neither learnt nor scored",
-    "ignore_index of another tokenizer",
-    "gpt_nano nccl_sync",
-    "bench.models.parts",
-)
+@unseen("forward", "ignore_index of another tokenizer", "gpt_nano nccl_sync", "bench.models.parts")
 def first_token_is_padding(parts: Module) -> None:
-    """Leave targets of token 0 out of the loss of texts."""
+    """A text's most frequent character counts as padding: it is neither learnt nor scored. Leave targets of token 0 out
+    of the loss of texts."""
     entropy = parts.cross_entropy
 
     def broken(model: Any, batch: Any) -> Any:
@@ -71,15 +54,14 @@ def first_token_is_padding(parts: Module) -> None:
     parts.cross_entropy = broken
 
 
-@LOT.bug(
+@unseen(
     "forward",
-    "attention drops nothing in training",
     "a fused kernel whose dropout is an argument of its own",
     "gpt_nano nccl_cadence",
     "bench.models.attention",
 )
 def attention_drops_nothing(attention: Module) -> None:
-    """Attend without dropout; what follows has it."""
+    """Attention drops nothing in training. Attend without dropout; what follows has it."""
 
     def broken(attend: Any, self: Any, x: Any) -> Any:
         chance, self.dropout = self.dropout, 0.0
@@ -91,11 +73,9 @@ def attention_drops_nothing(attention: Module) -> None:
     wrap(attention.Layer, "_attend", broken)
 
 
-@LOT.bug(
-    "forward", "replicas in one process drop the same places", "A17", "gpt_nano graph_sync", "ddp.graph.accumulate"
-)
+@unseen("forward", "A17", "gpt_nano graph_sync", "ddp.graph.accumulate")
 def replicas_drop_alike(accumulate: Module) -> None:
-    """Seed what a pass draws by its global batch."""
+    """Replicas in one process drop the same places. Seed what a pass draws by its global batch."""
 
     def broken(add: Any, self: Any, batch: Any, at: float) -> Any:
         epoch, within = self._epoch, batch.start % (self._job.batch_size * self._job.world_size)
@@ -108,18 +88,12 @@ def replicas_drop_alike(accumulate: Module) -> None:
     wrap(accumulate.Accumulating, "_add_gradients", broken)
 
 
-# Gradient
-
-
-@LOT.bug(
-    "gradient",
-    "gradients of steps with a loss far above the usual one are scaled down",
-    "a guard against spikes that stayed",
-    "lenet nccl_async policy.max_overshoot=4",
-    "ddp.replica.replica",
+@unseen(
+    "gradient", "a guard against spikes that stayed", "lenet nccl_async policy.max_overshoot=4", "ddp.replica.replica"
 )
 def spikes_scaled_down(replica: Module) -> None:
-    """Divide gradients by four where the loss is above twice its moving mean."""
+    """Gradients of steps with a loss far above the usual one are scaled down. Divide gradients by four where the loss
+    is above twice its moving mean."""
 
     def gradients(take: Any, self: Any, *about: Any) -> Any:
         loss, at = take(*about)
@@ -139,33 +113,21 @@ def spikes_scaled_down(replica: Module) -> None:
     wrap(replica.Replica, "_clip", clip)
 
 
-@LOT.bug(
-    "gradient",
-    "gradients are scattered in half precision, where none was asked for",
-    "a policy of mixed precision that stayed",
-    "mlp torch_fsdp",
-    "ddp.backends.torch_fsdp",
-)
+@unseen("gradient", "a policy of mixed precision that stayed", "mlp torch_fsdp", "ddp.backends.torch_fsdp")
 def scattered_in_half(torch_fsdp: Module) -> None:
-    """Have PyTorch reduce in bfloat16."""
+    """Gradients are scattered in half precision, where none was asked for. Have PyTorch reduce in bfloat16."""
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
     shard, half = torch_fsdp.fully_shard, MixedPrecisionPolicy(reduce_dtype=torch.bfloat16)
     torch_fsdp.fully_shard = lambda module, **named: shard(module, mp_policy=half, **named)
 
 
-# Optimizer
-
-
-@LOT.bug(
-    "optimizer",
-    "survivors lose their moments where a group is formed anew",
-    "D11, after a loss",
-    "mlp nccl_sync world_size=3 cluster.faults=['2@120:crash']",
-    "ddp.backends.base",
+@unseen(
+    "optimizer", "D11, after a loss", "mlp nccl_sync world_size=3 cluster.faults=['2@120:crash']", "ddp.backends.base"
 )
 def moments_lost_with_a_rank(base: Module) -> None:
-    """Begin optimizers anew where ranks meet for the second time."""
+    """Survivors lose their moments where a group is formed anew. Begin optimizers anew where ranks meet for the second
+    time."""
 
     def broken(join: Any, self: Any, order: Any) -> None:
         join(order)
@@ -175,15 +137,15 @@ def moments_lost_with_a_rank(base: Module) -> None:
     wrap(base.GroupBackend, "join", broken)
 
 
-@LOT.bug(
+@unseen(
     "optimizer",
-    "moments of ranks that step with gaps between them are computed, and not kept",
     "B6.02, of rows that are gathered",
     f"{PLAIN} cluster.speeds=[{','.join(['1', '0.5'] * 8)}]",
     "ddp.virtual.rows",
 )
 def moments_of_copies_lost(rows: Module) -> None:
-    """Put the state back of ranks that were gathered: parameters are written back alone."""
+    """Moments of ranks that step with gaps between them are computed, and not kept. Put the state back of ranks that
+    were gathered: parameters are written back alone."""
 
     def broken(step: Any, self: Any, ranks: Any, steps: Any) -> Any:
         dense = ranks == list(range(ranks[0], ranks[0] + len(ranks)))
@@ -196,19 +158,15 @@ def moments_of_copies_lost(rows: Module) -> None:
     wrap(rows.ReplicaRows, "_step", broken)
 
 
-# Schedule
-
-
-@LOT.bug(
+@unseen(
     "schedule",
-    "what a callback made of the rate is lost when a run goes on",
     "B5.11",
     "benchmarks.bugs.own_decaying nccl_sync resumed checkpoint.unit=averages checkpoint.every=50",
     "ddp.replica.learning_rates",
     {"ddp.replica.replica": lambda replica: stopped(replica, 360)},
 )
 def factor_of_callback_lost(learning_rates: Module) -> None:
-    """Take over all but the factor."""
+    """What a callback made of the rate is lost when a run goes on. Take over all but the factor."""
 
     def broken(restore: Any, self: Any, captured: Any) -> bool:
         follows = restore(captured)
@@ -218,30 +176,15 @@ def factor_of_callback_lost(learning_rates: Module) -> None:
     wrap(learning_rates.Rates, "restore", broken)
 
 
-# Average
-
-
-@LOT.bug(
-    "average",
-    "gradients are averaged for half as many steps at the beginning",
-    "B5.01, of a warm-up",
-    "mlp torch_local_sgd",
-    "ddp.backends.torch_local_sgd",
-)
+@unseen("average", "B5.01, of a warm-up", "mlp torch_local_sgd", "ddp.backends.torch_local_sgd")
 def warm_up_by_ranks(torch_local_sgd: Module) -> None:
-    """Divide the warm-up by the ranks."""
+    """Gradients are averaged for half as many steps at the beginning. Divide the warm-up by the ranks."""
     torch_local_sgd.LocalStep.warmup = torch_local_sgd.WARMUP // 2
 
 
-@LOT.bug(
-    "average",
-    "averages are kept in the type of the wire, not of the parameters",
-    "B9.07, of averages",
-    "mlp nccl_cadence averaging.wire=bfloat16",
-    "ddp.backends.allreduce",
-)
+@unseen("average", "B9.07, of averages", "mlp nccl_cadence averaging.wire=bfloat16", "ddp.backends.allreduce")
 def averages_in_wire_type(allreduce: Module) -> None:
-    """Round averages to the type of what is sent."""
+    """Averages are kept in the type of the wire, not of the parameters. Round averages to the type of what is sent."""
 
     def broken(take: Any, self: Any) -> Any:
         result = take()
@@ -254,18 +197,15 @@ def averages_in_wire_type(allreduce: Module) -> None:
     wrap(allreduce.Backend, "_take", broken)
 
 
-# Evaluation
-
-
-@LOT.bug(
+@unseen(
     "evaluation",
-    "who evaluates the part of a lost rank does so in training mode",
     "B11, of a path for losses",
     "lenet nccl_cadence world_size=3 cluster.faults=['1@100:crash']",
     "ddp.replica.replica",
 )
 def part_of_lost_in_training_mode(replica: Module) -> None:
-    """Evaluate another rank's part in training mode; running statistics are put back."""
+    """Who evaluates the part of a lost rank does so in training mode. Evaluate another rank's part in training mode;
+    running statistics are put back."""
 
     def broken(evaluate: Any, self: Any, part: int, *rest: Any) -> Any:
         if part == rank():

@@ -1,7 +1,5 @@
 """Further defects of `benchmarks.bugs.unseen` in what is trained: data, order, forward pass. Partial ones: of one rank, of
 the last batch, of later epochs, after a loss or a new beginning.
-
-Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
 """
 
 from __future__ import annotations
@@ -9,12 +7,24 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.bugs.bug import Module, after_init, counted, rank, wrap
+from benchmarks.bugs.unseen import (
+    AUGMENTED,
+    GATHER,
+    HALF,
+    PARTS_OF_CHECKPOINT,
+    PASSES,
+    REPLICA,
+    RESIDENT,
+    THREE,
+    VISITS,
+    ZERO1,
+    unseen,
+)
 from benchmarks.bugs.unseen_fourth import interrupted
 from benchmarks.bugs.unseen_training import reordered
 
-# Data
 
-
+@unseen("data", "workers that are never seeded anew", f"resnet nccl_cadence {AUGMENTED}", GATHER)
 def crops_alike_every_epoch(gather: Module) -> None:
     """Draw how a sample is augmented from the first epoch's seed in all epochs, as workers that are never seeded anew."""
     wrap(gather.Gather, "_streams", lambda make, self, batch, indices: make(batch._replace(epoch=0), indices))
@@ -24,6 +34,7 @@ STEPS_OF_BYTE = 64
 """Values of a byte from one to the next whole number."""
 
 
+@unseen("data", "B9.07", "lenet cpu_cadence", RESIDENT)
 def cached_in_bytes(resident: Module) -> None:
     """Keep what the first epoch has read in bytes, from which later epochs read."""
 
@@ -36,6 +47,7 @@ def cached_in_bytes(resident: Module) -> None:
     wrap(resident.Resident, "get", broken)
 
 
+@unseen("data", "B8.21", f"lenet zero3 {THREE}", RESIDENT)
 def tail_labels_one_off(resident: Module) -> None:
     """Cut the labels of a batch that is shorter than those before one sample too early."""
 
@@ -61,6 +73,7 @@ def batch_size_known(replica: Module) -> None:
     after_init(replica.Replica, change)
 
 
+@unseen("data", "A21", f"mlp nccl_sync {THREE} cluster.faults=['2@100:crash']", GATHER, {REPLICA: batch_size_known})
 def slices_by_batch_number(gather: Module) -> None:
     """Find a slice by the number of its batch: right while slices are whole batches, which those of survivors are not."""
 
@@ -71,12 +84,11 @@ def slices_by_batch_number(gather: Module) -> None:
     wrap(gather.Gather, "indices", broken)
 
 
-# Order
-
 BLOCK = 16
 """Samples that are moved together."""
 
 
+@unseen("order", "A25", "mlp zero2", VISITS)
 def blocks_moved_whole(visits: Module) -> None:
     """Shuffle blocks of samples, and not the samples in them: there is no buffer behind the files."""
 
@@ -92,6 +104,7 @@ def blocks_moved_whole(visits: Module) -> None:
     wrap(visits.EpochOrder, "_one", broken)
 
 
+@unseen("order", "two readers, no order", f"lenet nccl_cadence {THREE}", RESIDENT)
 def batches_out_of_order(resident: Module) -> None:
     """Hand rank 1 two batches the other way round now and then: the second reader was faster."""
 
@@ -110,16 +123,16 @@ REPEATED = 24
 """Samples that fill up an epoch."""
 
 
-def _headed(visits: Any, make: Any, self: Any, epoch: int) -> Any:
+@unseen("order", "B01", "conv_ae graph_sync", VISITS)
+@reordered
+def tail_repeats_head(visits: Any, make: Any, self: Any, epoch: int) -> Any:
+    """Fill the end of an epoch, which is no whole share, with repeats of its first samples."""
     order = make(epoch).clone()
     order[-REPEATED:] = order[:REPEATED]
     return order
 
 
-tail_repeats_head = reordered(_headed)
-"""The last samples of an epoch, which fill no whole share, give way to repeats of the first ones."""
-
-
+@unseen("order", "A01", "resnet_graph cpu_async cluster.restart=1 cluster.faults=['1@30:crash']", REPLICA)
 def restarted_rank_has_first_order(replica: Module) -> None:
     """Leave a rank that was started again in the order of the first epoch: nobody tells its sampler which one it is."""
 
@@ -132,9 +145,7 @@ def restarted_rank_has_first_order(replica: Module) -> None:
     after_init(replica.Replica, change)
 
 
-# Forward
-
-
+@unseen("forward", "A17", "gpt_nano nccl_sync", REPLICA)
 def masks_alike_on_ranks(replica: Module) -> None:
     """Seed what a step draws by its global batch: all ranks drop the same places."""
 
@@ -145,6 +156,7 @@ def masks_alike_on_ranks(replica: Module) -> None:
     wrap(replica.Replica, "_draw", broken)
 
 
+@unseen("forward", "B11", "gpt_nano nccl_cadence resumed", PARTS_OF_CHECKPOINT, {REPLICA: interrupted})
 def in_evaluation_mode_when_resumed(parts: Module) -> None:
     """Load a checkpoint as for an evaluation: the model stays in its mode."""
 
@@ -157,6 +169,7 @@ def in_evaluation_mode_when_resumed(parts: Module) -> None:
     wrap(parts.RankParts, "restore", broken)
 
 
+@unseen("forward", "B5.17", "lenet zero2", REPLICA)
 def epsilon_of_norms_on_rank(replica: Module) -> None:
     """Give the batch norms of rank 1 the epsilon of another framework."""
 
@@ -172,6 +185,7 @@ KEPT_FOR = 2
 """Passes for which weights in half precision are kept."""
 
 
+@unseen("forward", "a cache of autocast", f"lenet nccl_cadence {HALF}", PASSES)
 def casts_kept(passes: Module) -> None:
     """Keep what autocast has made of the weights for a second step: a context around the loop holds its cache."""
 
@@ -188,6 +202,7 @@ def casts_kept(passes: Module) -> None:
     wrap(passes.StepPasses, "loss", broken)
 
 
+@unseen("forward", "B9.11", "conv_ae zero1", ZERO1)
 def stale_shard_on_rank(zero1: Module) -> None:
     """Have rank 1 go on with old parameters of the others in every ninth step: it fetches before they have moved."""
 
@@ -206,9 +221,7 @@ def stale_shard_on_rank(zero1: Module) -> None:
     wrap(zero1.ShardedStep, "_hand_out", broken)
 
 
-# Schedule
-
-
+@unseen("schedule", "B7.03", "lenet nccl_sync resumed checkpoint.unit=averages checkpoint.every=100", REPLICA)
 def begins_at_epoch_when_resumed(replica: Module) -> None:
     """Leave out, in the schedule of a run that is gone on with, the part of an epoch that it had trained."""
     interrupted(replica)

@@ -1,7 +1,4 @@
-"""Further defects of `benchmarks.bugs.unseen` in averages, evaluations and records. Partial ones.
-
-Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
-"""
+"""Further defects of `benchmarks.bugs.unseen` in averages, evaluations and records. Partial ones."""
 
 from __future__ import annotations
 
@@ -10,10 +7,10 @@ from functools import partial
 from typing import Any
 
 from benchmarks.bugs.bug import Module, after_init, counted, rank, wrap
+from benchmarks.bugs.unseen import AUGMENTED, AVERAGING, CLIPPED, CPU, NCCL, PENDING, REPLICA, THREE, UNEQUAL, unseen
 
-# Average
 
-
+@unseen("average", "B6.04", "mlp nccl_cadence averaging.elastic=0.5", NCCL)
 def elastic_twice_on_rank(allreduce: Module) -> None:
     """Take rank 1 towards the average twice in every third round."""
 
@@ -27,6 +24,7 @@ def elastic_twice_on_rank(allreduce: Module) -> None:
     wrap(allreduce.Backend, "_take", broken)
 
 
+@unseen("average", "an answer obeyed again", "lenet cpu_async", CPU)
 def excess_taken_twice(snapshot: Module) -> None:
     """Take twice what rank 1 has too much, in every fourth average: an answer that came late is obeyed again."""
 
@@ -40,11 +38,13 @@ def excess_taken_twice(snapshot: Module) -> None:
     wrap(snapshot.Backend, "apply", broken)
 
 
+@unseen("average", "a setting that is not read", f"mlp nccl_cadence averaging.gamma=0.5 {UNEQUAL}", AVERAGING)
 def gamma_not_read(averaging: Module) -> None:
     """Weigh by samples, whatever power of them was asked for."""
     averaging.Averaging.weight = lambda self, samples: float(samples)
 
 
+@unseen("average", "B6.28", f"lenet cpu_cadence {THREE} cluster.faults=['2@120:crash']", CPU)
 def dead_rank_in_average(snapshot: Module) -> None:
     """Count a rank that is lost in one more average: what lies in its memory is what the average before has left there."""
 
@@ -58,9 +58,7 @@ def dead_rank_in_average(snapshot: Module) -> None:
     wrap(snapshot.Reducer, "_reduce", broken)
 
 
-# Evaluation
-
-
+@unseen("evaluation", "B05", "lenet nccl_sync", REPLICA)
 def evaluated_with_smoothing(replica: Module) -> None:
     """Smooth the labels of the test a little."""
 
@@ -77,6 +75,7 @@ def evaluated_with_smoothing(replica: Module) -> None:
     wrap(replica.Replica, "evaluate", broken)
 
 
+@unseen("evaluation", "B03", "mlp nccl_cadence world_size=4", REPLICA)
 def parts_begin_one_early(replica: Module) -> None:
     """Begin and end all parts of the test set but the first a sample early: one is measured twice, the last one never."""
 
@@ -92,6 +91,7 @@ def parts_begin_one_early(replica: Module) -> None:
     wrap(replica.Replica, "evaluate", broken)
 
 
+@unseen("evaluation", "B6.08", "lenet nccl_qsr", REPLICA)
 def statistics_of_last_evaluation(replica: Module) -> None:
     """Evaluate with the running statistics of the evaluation before: the copy that is evaluated gets its buffers late."""
 
@@ -110,6 +110,7 @@ def statistics_of_last_evaluation(replica: Module) -> None:
     wrap(replica.Replica, "evaluate", broken)
 
 
+@unseen("evaluation", "B13", f"resnet graph_sync {AUGMENTED}", REPLICA)
 def evaluated_augmented(replica: Module) -> None:
     """Augment the test set as what is trained: both have one transformation."""
     feed, kept = replica.feed, []
@@ -121,9 +122,7 @@ def evaluated_augmented(replica: Module) -> None:
     replica.feed = broken
 
 
-# Record
-
-
+@unseen("record", "a unit", f"lenet nccl_cadence {UNEQUAL}", NCCL)
 def bytes_halved(allreduce: Module) -> None:
     """Report of an average what went one way."""
 
@@ -134,6 +133,7 @@ def bytes_halved(allreduce: Module) -> None:
     wrap(allreduce.Backend, "average", broken)
 
 
+@unseen("record", "B25", f"mlp nccl_sync {CLIPPED}", REPLICA)
 def norm_after_clipping(replica: Module) -> None:
     """Note the norm of gradients once they are clipped."""
 
@@ -148,6 +148,7 @@ def norm_after_clipping(replica: Module) -> None:
     wrap(replica.Replica, "_clip", broken)
 
 
+@unseen("record", "B8.17", "lenet nccl_sync train.accumulate=4", REPLICA)
 def accuracy_of_last_pass(replica: Module) -> None:
     """Record of a step of several passes what the last one has recorded."""
 
@@ -172,6 +173,7 @@ SMOOTH = 0.98
 """Part of the shown loss that stays from step to step."""
 
 
+@unseen("record", "B8.11", f"mlp cpu_async {THREE}", PENDING)
 def loss_smoothed(pending: Module) -> None:
     """Report the loss that a progress bar shows, a moving average."""
     shown: list[Any] = []

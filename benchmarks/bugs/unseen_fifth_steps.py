@@ -1,7 +1,5 @@
 """Further defects of `benchmarks.bugs.unseen` in what follows from a forward pass: gradients, optimizers, schedules. Partial
 ones.
-
-Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
 """
 
 from __future__ import annotations
@@ -11,10 +9,23 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.bugs.bug import Module, rank, wrap
+from benchmarks.bugs.unseen import (
+    CLIPPED,
+    OUTER,
+    PARTS_OF_CHECKPOINT,
+    PASSES,
+    RATES,
+    REPLICA,
+    STORAGE,
+    THREE,
+    WORKER,
+    ZERO1,
+    unseen,
+)
+from benchmarks.bugs.unseen_fourth import interrupted
 
-# Gradient
 
-
+@unseen("gradient", "B9.17", f"mlp nccl_sync {CLIPPED}", REPLICA)
 def clipped_by_each_rank(replica: Module) -> None:
     """Clip a rank's own gradients, before they are averaged, and not their average."""
 
@@ -30,6 +41,7 @@ def clipped_by_each_rank(replica: Module) -> None:
     wrap(replica.Replica, "_clip", lambda clip, self, team: clip(team) if team is None else None)
 
 
+@unseen("gradient", "B9.17", f"lenet zero2 {THREE} {CLIPPED}", ZERO1)
 def clipped_by_shard(zero1: Module) -> None:
     """Clip every shard by its own norm, in place of that of all."""
 
@@ -44,6 +56,7 @@ def clipped_by_shard(zero1: Module) -> None:
     wrap(zero1.ShardedStep, "clip", broken)
 
 
+@unseen("gradient", "C18", f"lenet solo train.precision=fp16 {CLIPPED}", PASSES)
 def clipped_while_scaled(passes: Module) -> None:
     """Clip gradients before the factor on the loss is taken off them."""
 
@@ -63,6 +76,7 @@ def clipped_while_scaled(passes: Module) -> None:
     wrap(passes.StepPasses, "ready", broken)
 
 
+@unseen("gradient", "C02", "lenet nccl_cadence train.accumulate=4", REPLICA)
 def short_step_by_nominal_passes(replica: Module) -> None:
     """Divide the gradients of a step's passes by how many it should have: one at the end of an epoch has fewer."""
 
@@ -72,6 +86,7 @@ def short_step_by_nominal_passes(replica: Module) -> None:
     wrap(replica.Replica, "_accumulate", broken)
 
 
+@unseen("gradient", "C30", f"lenet nccl_sync {THREE} data.samples=6434", STORAGE)
 def idle_rank_sends_old_gradients(storage: Module) -> None:
     """Have a rank without a sample send what the buffer holds from the step before."""
 
@@ -81,9 +96,7 @@ def idle_rank_sends_old_gradients(storage: Module) -> None:
     wrap(storage.BucketStorage, "fill", broken)
 
 
-# Optimizer
-
-
+@unseen("optimizer", "D11", "resnet_graph nccl_cadence", REPLICA)
 def momentum_of_head_lost_on_rank(replica: Module) -> None:
     """Lose the momentum of the last layer with every epoch, on rank 1."""
 
@@ -106,12 +119,20 @@ def _in_two_groups(optimizer: Any, **others: Any) -> Any:
     return optimizer
 
 
+@unseen("optimizer", "D17", "resnet cpu_cadence", REPLICA)
 def norms_not_decayed(replica: Module) -> None:
     """Leave biases and norms out of the weight decay, which the recipe has on everything."""
     usable = replica.usable
     replica.usable = lambda made, state: _in_two_groups(usable(made, state), weight_decay=0.0)
 
 
+@unseen(
+    "optimizer",
+    "B7.13",
+    "lenet nccl_cadence resumed checkpoint.unit=averages checkpoint.every=1",
+    PARTS_OF_CHECKPOINT,
+    {REPLICA: interrupted},
+)
 def older_moments_in_checkpoint(parts: Module) -> None:
     """Write the optimizer's state of the checkpoint before: it is copied to the host, and the copy is late."""
 
@@ -128,6 +149,7 @@ def older_moments_in_checkpoint(parts: Module) -> None:
     wrap(parts.RankParts, "save", broken)
 
 
+@unseen("optimizer", "D13", "lenet solo train.accumulate=4", REPLICA)
 def steps_counted_by_passes(replica: Module) -> None:
     """Count Adam's steps by the passes that they are made of."""
 
@@ -140,6 +162,7 @@ def steps_counted_by_passes(replica: Module) -> None:
     wrap(replica.Replica, "step", broken)
 
 
+@unseen("optimizer", "B9.07", "mlp nccl_cadence averaging.outer=nesterov", OUTER)
 def velocity_in_half(outer_optimizer: Module) -> None:
     """Keep the outer optimizer's velocity in bfloat16."""
 
@@ -150,12 +173,11 @@ def velocity_in_half(outer_optimizer: Module) -> None:
     wrap(outer_optimizer.Outer, "step", broken)
 
 
-# Schedule
-
 WARM_UP = 0.2
 """Part of the run in which gpt_nano's rate rises."""
 
 
+@unseen("schedule", "D13", "gpt_nano cpu_cadence", RATES)
 def warm_up_by_own_samples(rates: Module) -> None:
     """Count, while the rate rises, the samples of one rank of two."""
     wrap(
@@ -171,6 +193,7 @@ def in_two_groups(replica: Module) -> None:
     replica.usable = lambda made, state: _in_two_groups(usable(made, state))
 
 
+@unseen("schedule", "D03", "lenet cpu_sync", RATES, {REPLICA: in_two_groups})
 def second_group_not_scheduled(rates: Module) -> None:
     """Set the rate of the first parameter group alone."""
 
@@ -184,6 +207,7 @@ def second_group_not_scheduled(rates: Module) -> None:
     wrap(rates.Rates, "apply", broken)
 
 
+@unseen("schedule", "B5.15", f"conv_ae cpu_async {THREE}", WORKER)
 def rate_stands_within_grant(worker: Module) -> None:
     """Look at the schedule where a grant begins, on rank 1."""
 

@@ -1,7 +1,5 @@
-"""Defects of `benchmarks.bugs.unseen` by somebody who had not seen the checks: what happens once an epoch, or now and then.
-
-Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
-"""
+"""Defects of `benchmarks.bugs.unseen` by somebody who had not seen the checks: what happens once an epoch, or now and
+then."""
 
 from __future__ import annotations
 
@@ -12,23 +10,14 @@ from typing import Any
 import torch
 
 from benchmarks.bugs.bug import Module, counted, rank, wrap
-from benchmarks.bugs.unseen import Lot
+from benchmarks.bugs.unseen import unseen
 from benchmarks.bugs.unseen_ninth import AUGMENTED
 
-LOT = Lot()
 
-# Data
-
-
-@LOT.bug(
-    "data",
-    "of the copies of a training digit, each second one is the one before again",
-    "A17, of copies that are made beforehand",
-    "mlp nccl_sync",
-    "bench.models.data.noisy_digits",
-)
+@unseen("data", "A17, of copies that are made beforehand", "mlp nccl_sync", "bench.models.data.noisy_digits")
 def copies_come_in_pairs(digits: Module) -> None:
-    """Make half of the copies that are trained on, and lay each there twice; the test is as ever."""
+    """Of the copies of a training digit, each second one is the one before again. Make half of the copies that are
+    trained on, and lay each there twice; the test is as ever."""
     copies = digits.copies
 
     def broken(part: Any, count: int, side: int) -> Any:
@@ -41,15 +30,9 @@ def copies_come_in_pairs(digits: Module) -> None:
     digits.copies = broken
 
 
-@LOT.bug(
-    "data",
-    "the last batch of an epoch, which is not full, is not augmented",
-    "buffers that are made for whole batches",
-    f"{AUGMENTED} nccl_sync",
-    "ddp.data.gather",
-)
+@unseen("data", "buffers that are made for whole batches", f"{AUGMENTED} nccl_sync", "ddp.data.gather")
 def short_batch_not_augmented(gather: Module) -> None:
-    """Give a short batch as the data set has it."""
+    """The last batch of an epoch, which is not full, is not augmented. Give a short batch as the data set has it."""
 
     def broken(finished: Any, self: Any, batch: Any, read: Any, indices: Any = None) -> Any:
         whole = finished(batch, read, indices)
@@ -59,18 +42,10 @@ def short_batch_not_augmented(gather: Module) -> None:
     wrap(gather.Gather, "finished", broken)
 
 
-# Order
-
-
-@LOT.bug(
-    "order",
-    "an epoch's samples are granted from its end to its beginning",
-    "a stack in place of a queue, where grants are cut",
-    "mlp nccl_cadence",
-    "ddp.core.ledger",
-)
+@unseen("order", "a stack in place of a queue, where grants are cut", "mlp nccl_cadence", "ddp.core.ledger")
 def granted_from_the_end(ledger: Module) -> None:
-    """Cut grants off the end of what is free; every sample is granted once, as ever."""
+    """An epoch's samples are granted from its end to its beginning. Cut grants off the end of what is free; every
+    sample is granted once, as ever."""
 
     def broken(take: Any, self: Any, rank: int, steps: int, batch: int, owners: Any) -> Any:
         if self.returned or len(self.pools) != 1 or self.pools[0][0] >= self.pools[0][1]:
@@ -82,18 +57,15 @@ def granted_from_the_end(ledger: Module) -> None:
     wrap(ledger.Ledger, "take", broken)
 
 
-# Forward
-
-
-@LOT.bug(
+@unseen(
     "forward",
-    "a batch that is not full is trained with norms in evaluation mode",
     "a guard against batches of one sample, written with < batch_size",
     "lenet nccl_cadence",
     "ddp.replica.replica",
 )
 def short_batch_in_evaluation_mode(replica: Module) -> None:
-    """Switch the model for a short batch, and back."""
+    """A batch that is not full is trained with norms in evaluation mode. Switch the model for a short batch, and
+    back."""
 
     def broken(step: Any, self: Any, batch: Any, seen: float) -> Any:
         if batch.samples >= self._job.batch_size:
@@ -125,36 +97,14 @@ def _put_back(snapshot: Module, kept_back: Callable[[int], bool]) -> None:
     snapshot.swapped = broken
 
 
-@LOT.bug(
-    "forward",
-    "after an evaluation a replica goes on with the average's running statistics",
-    "B6.08, the other way round: parameters alone are put back",
-    "lenet cpu_async",
-    "ddp.backends.snapshot",
+@unseen(
+    "forward", "B6.08, the other way round: parameters alone are put back", "lenet cpu_async", "ddp.backends.snapshot"
 )
 def statistics_not_put_back(snapshot: Module) -> None:
-    """Put a replica's parameters back behind an evaluation, its buffers not."""
+    """After an evaluation a replica goes on with the average's running statistics. Put a replica's parameters back
+    behind an evaluation, its buffers not."""
 
     _put_back(snapshot, lambda place: place == 0)
-
-
-# Gradient
-
-
-@LOT.bug(
-    "gradient",
-    "in the last step of an epoch, of a short global batch, rank 1's gradients count as zeros",
-    "B9.09, of a last batch",
-    "lenet zero1",
-    "ddp.gradients.step_gradients",
-)
-def tail_of_rank_lost(step_gradients: Module) -> None:
-    """Weigh what a rank has of a short global batch with nothing: the mean of the others is half as large."""
-
-    def broken(pack: Any, self: Any, weight: float, *rest: Any, **named: Any) -> Any:
-        return pack(weight, 0.0) if rank() == 1 and vars(self).get("_bug_short") else pack(weight, *rest, **named)
-
-    wrap(step_gradients.StepGradients, "pack", broken)
 
 
 def _short_steps(zero1: Module) -> None:
@@ -168,21 +118,27 @@ def _short_steps(zero1: Module) -> None:
     wrap(zero1.Zero1, "exchange", broken)
 
 
-LOT.bugs["tail_of_rank_lost"].patches["ddp.sharding.zero1"] = _short_steps  # type: ignore[index]
-
-
-# Optimizer
-
-
-@LOT.bug(
-    "optimizer",
-    "in every 120th step of rank 1 the first layer is taken for unused, and stays",
-    "C10",
-    "mlp nccl_cadence",
-    "ddp.replica.replica",
+@unseen(
+    "gradient",
+    "B9.09, of a last batch",
+    "lenet zero1",
+    "ddp.gradients.step_gradients",
+    {"ddp.sharding.zero1": _short_steps},
 )
+def tail_of_rank_lost(step_gradients: Module) -> None:
+    """In the last step of an epoch, of a short global batch, rank 1's gradients count as zeros. Weigh what a rank has
+    of a short global batch with nothing: the mean of the others is half as large."""
+
+    def broken(pack: Any, self: Any, weight: float, *rest: Any, **named: Any) -> Any:
+        return pack(weight, 0.0) if rank() == 1 and vars(self).get("_bug_short") else pack(weight, *rest, **named)
+
+    wrap(step_gradients.StepGradients, "pack", broken)
+
+
+@unseen("optimizer", "C10", "mlp nccl_cadence", "ddp.replica.replica")
 def layer_taken_for_unused(replica: Module) -> None:
-    """Take the first layer's gradients away before the optimizer's step now and then: neither it nor its moments move."""
+    """In every 120th step of rank 1 the first layer is taken for unused, and stays. Take the first layer's gradients
+    away before the optimizer's step now and then: neither it nor its moments move."""
 
     def broken(clip: Any, self: Any, team: Any) -> None:
         clip(team)
@@ -193,15 +149,10 @@ def layer_taken_for_unused(replica: Module) -> None:
     wrap(replica.Replica, "_clip", broken)
 
 
-@LOT.bug(
-    "optimizer",
-    "second moments are halved where an epoch begins",
-    "D19, of a hook at epochs that was left in",
-    "mlp nccl_cadence",
-    "ddp.engine.loop",
-)
+@unseen("optimizer", "D19, of a hook at epochs that was left in", "mlp nccl_cadence", "ddp.engine.loop")
 def second_moments_halved_each_epoch(loop: Module) -> None:
-    """Have Adam forget half of what it knows of gradients' sizes, on all ranks alike."""
+    """Second moments are halved where an epoch begins. Have Adam forget half of what it knows of gradients' sizes, on
+    all ranks alike."""
 
     def broken(begin: Any, self: Any, last: int, seen: float) -> None:
         begin(last, seen)
@@ -212,14 +163,9 @@ def second_moments_halved_each_epoch(loop: Module) -> None:
     wrap(loop.TrainingLoop, "begin", broken)
 
 
-@LOT.bug(
-    "forward",
-    "where an average was looked at, a replica goes on with its running statistics",
-    "B6.04, of what is put back: all but one section",
-    "lenet cpu_async",
-    "ddp.backends.snapshot",
-)
+@unseen("forward", "B6.04, of what is put back: all but one section", "lenet cpu_async", "ddp.backends.snapshot")
 def statistics_left_from_average(snapshot: Module) -> None:
-    """Put everything back behind a look at the average but floating-point buffers."""
+    """Where an average was looked at, a replica goes on with its running statistics. Put everything back behind a look
+    at the average but floating-point buffers."""
 
     _put_back(snapshot, lambda place: place != 1)

@@ -1,7 +1,4 @@
-"""More defects of `benchmarks.bugs.unseen_fourteenth`: schedules, averages, evaluations and what is recorded.
-
-Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
-"""
+"""More defects of `benchmarks.bugs.unseen_fourteenth`: schedules, averages, evaluations and what is recorded."""
 
 from __future__ import annotations
 
@@ -12,37 +9,20 @@ from typing import Any
 import torch
 
 from benchmarks.bugs.bug import Module, rank, wrap
-from benchmarks.bugs.unseen import Lot
-
-LOT = Lot()
-
-# Schedule
+from benchmarks.bugs.unseen import unseen
 
 
-@LOT.bug(
-    "schedule",
-    "rates pass through a text of three digits",
-    "a rate that is read back from a log",
-    "mlp cpu_async",
-    "ddp.replica.learning_rates",
-)
+@unseen("schedule", "a rate that is read back from a log", "mlp cpu_async", "ddp.replica.learning_rates")
 def rate_of_three_digits(rates: Module) -> None:
-    """Round rates to three digits, for the optimizer and the record alike."""
+    """Rates pass through a text of three digits. Round rates to three digits, for the optimizer and the record
+    alike."""
     wrap(rates.Rates, "_all", lambda all_, self, fraction: [float(f"{rate:.2e}") for rate in all_(fraction)])
 
 
-# Average
-
-
-@LOT.bug(
-    "average",
-    "running variances are averaged as deviations",
-    "B19, of what is averaged",
-    "lenet nccl_cadence",
-    "ddp.backends.allreduce",
-)
+@unseen("average", "B19, of what is averaged", "lenet nccl_cadence", "ddp.backends.allreduce")
 def variances_averaged_as_deviations(nccl: Module) -> None:
-    """Average the roots of running variances, and square what comes of it."""
+    """Running variances are averaged as deviations. Average the roots of running variances, and square what comes of
+    it."""
 
     @torch.no_grad()
     def broken(average: Any, self: Any, order: Any, samples: int) -> Any:
@@ -57,18 +37,10 @@ def variances_averaged_as_deviations(nccl: Module) -> None:
     wrap(nccl.Backend, "average", broken)
 
 
-# Evaluation
-
-
-@LOT.bug(
-    "evaluation",
-    "the last batch of rank 1's part is evaluated with the statistics of the batch",
-    "B11, of one batch",
-    "lenet nccl_sync",
-    "ddp.replica.replica",
-)
+@unseen("evaluation", "B11, of one batch", "lenet nccl_sync", "ddp.replica.replica")
 def last_test_batch_by_its_own_statistics(replica: Module) -> None:
-    """Have norms take the statistics of a short test batch from the batch, and leave their running ones alone."""
+    """The last batch of rank 1's part is evaluated with the statistics of the batch. Have norms take the statistics of
+    a short test batch from the batch, and leave their running ones alone."""
 
     def broken(evaluate: Any, self: Any, part: int, parts: int, heartbeat: Any) -> Any:
         task, nominal = self.task, self.task.eval_batch
@@ -95,18 +67,10 @@ def last_test_batch_by_its_own_statistics(replica: Module) -> None:
     wrap(replica.Replica, "evaluate", broken)
 
 
-# Record
-
-
-@LOT.bug(
-    "record",
-    "a round's loss is the mean of its ranks' means",
-    "B8.17",
-    "mlp nccl_cadence cluster.speeds=[1,0.5]",
-    "ddp.core.round_actions",
-)
+@unseen("record", "B8.17", "mlp nccl_cadence cluster.speeds=[1,0.5]", "ddp.core.round_actions")
 def round_loss_of_ranks(actions: Module) -> None:
-    """Weigh ranks alike in the loss of a round, however many samples each had."""
+    """A round's loss is the mean of its ranks' means. Weigh ranks alike in the loss of a round, however many samples
+    each had."""
     closed = actions._closed
 
     def broken(cohort: Any, current: Any, at: float) -> Any:
@@ -117,15 +81,9 @@ def round_loss_of_ranks(actions: Module) -> None:
     actions._closed = broken
 
 
-@LOT.bug(
-    "record",
-    "ranks' waits in a round are told of each other",
-    "B8.15",
-    "mlp nccl_cadence cluster.speeds=[1,0.5]",
-    "ddp.core.round_actions",
-)
+@unseen("record", "B8.15", "mlp nccl_cadence cluster.speeds=[1,0.5]", "ddp.core.round_actions")
 def waits_of_each_other(actions: Module) -> None:
-    """Tell the waits of ranks in the other order."""
+    """Ranks' waits in a round are told of each other. Tell the waits of ranks in the other order."""
     closed = actions._closed
 
     def broken(cohort: Any, current: Any, at: float) -> Any:
@@ -135,40 +93,23 @@ def waits_of_each_other(actions: Module) -> None:
     actions._closed = broken
 
 
-@LOT.bug(
-    "record",
-    "forward and backward passes are booked under each other's name",
-    "B8.15, of slices",
-    "lenet nccl_sync",
-    "ddp.process.meter",
-)
+@unseen("record", "B8.15, of slices", "lenet nccl_sync", "ddp.process.meter")
 def passes_under_each_others_name(meter: Module) -> None:
-    """Exchange two names of slices."""
+    """Forward and backward passes are booked under each other's name. Exchange two names of slices."""
     other = {"forward": "backward", "backward": "forward"}
     wrap(meter.Meter, "add", lambda add, self, kind, *rest, **named: add(other.get(kind, kind), *rest, **named))
 
 
-@LOT.bug(
-    "record",
-    "processor seconds of a rank are half of what it had",
-    "B8.01, of processor time",
-    "mlp nccl_cadence",
-    "ddp.process.meter",
-)
+@unseen("record", "B8.01, of processor time", "mlp nccl_cadence", "ddp.process.meter")
 def processor_time_halved(meter: Module) -> None:
-    """Count half of the processor seconds, of the thread alone."""
+    """Processor seconds of a rank are half of what it had. Count half of the processor seconds, of the thread alone."""
     meter.process_time = lambda: 0.5 * thread_time()
 
 
-@LOT.bug(
-    "record",
-    "what a round keeps a rank from training beside its exchange is told as nothing",
-    "B8.07, of averages",
-    "lenet cpu_async",
-    "ddp.engine.reports",
-)
+@unseen("record", "B8.07, of averages", "lenet cpu_async", "ddp.engine.reports")
 def away_untold(reports: Module) -> None:
-    """Leave the time of snapshots and of taking averages over out of the reports of averages."""
+    """What a round keeps a rank from training beside its exchange is told as nothing. Leave the time of snapshots and
+    of taking averages over out of the reports of averages."""
     averaged = reports.averaged
 
     def broken(*given: Any) -> Any:

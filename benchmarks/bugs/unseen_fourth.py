@@ -1,7 +1,5 @@
 """The last defects of `benchmarks.bugs.unseen` in what is trained: data, order, forward pass, gradients. Small or seldom, in
 models, modes and settings of their own.
-
-Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
 """
 
 from __future__ import annotations
@@ -9,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.bugs.bug import Module, rank, wrap
+from benchmarks.bugs.unseen import GATHER, HALF, LANGUAGE, OWNED, PACKED, PASSES, REPLICA, VISITS, unseen
 from benchmarks.bugs.unseen_training import reordered
 
 STOPPED, LAST = 2, 3
@@ -26,9 +25,7 @@ def interrupted(replica: Module) -> None:
     wrap(replica.Replica, "step", broken)
 
 
-# Data
-
-
+@unseen("data", "A17", "lenet cpu_async", GATHER, check="data")
 def brighter_on_rank(gather: Module) -> None:
     """Divide the images of rank 1 by a deviation that is a hundredth too small."""
 
@@ -41,6 +38,7 @@ def brighter_on_rank(gather: Module) -> None:
     wrap(gather.Gather, "finished", broken)
 
 
+@unseen("data", "B8.21", "char_rnn solo", LANGUAGE, check="data")
 def text_wrapped_around(language: Module) -> None:
     """Have the first character of a piece follow its last one, where the next piece's should: training pieces alone."""
     load = language._load
@@ -55,9 +53,7 @@ def text_wrapped_around(language: Module) -> None:
     language._load = broken
 
 
-# Order
-
-
+@unseen("order", "B7.05", "mlp cpu_async resumed", REPLICA, check="data")
 def order_anew_when_resumed(replica: Module) -> None:
     """Count epochs from the checkpoint on: a run that is gone on with has the orders of its first epochs again."""
     interrupted(replica)
@@ -73,20 +69,20 @@ def order_anew_when_resumed(replica: Module) -> None:
     replica._order = broken
 
 
-last_epoch_sorted = reordered(
-    lambda visits, make, self, epoch: make(epoch).sort().values if epoch == LAST else make(epoch)
-)
-"""The last epoch is in the order of the data set."""
+@unseen("order", "A05", "mlp nccl_cadence", VISITS, check="data")
+@reordered
+def last_epoch_sorted(visits: Any, make: Any, self: Any, epoch: int) -> Any:
+    """Train the last epoch in the order of the data set."""
+    return make(epoch).sort().values if epoch == LAST else make(epoch)
 
 
-# Forward
-
-
+@unseen("forward", "A17", "gpt_nano nccl_cadence", REPLICA, check="audit")
 def one_mask_an_epoch(replica: Module) -> None:
     """Leave the position out of the seed of a step: all steps of an epoch drop the same places."""
     wrap(replica.Replica, "_draw", lambda draw, self, batch: draw(batch._replace(start=0)))
 
 
+@unseen("forward", "C04", f"mlp nccl_sync {HALF}", PASSES, check="audit")
 def single_precision_on_rank(passes: Module) -> None:
     """Forget on rank 1 that the forward pass is to be in half precision."""
 
@@ -96,9 +92,7 @@ def single_precision_on_rank(passes: Module) -> None:
     wrap(passes.StepPasses, "loss", broken)
 
 
-# Gradient
-
-
+@unseen("gradient", "C28", "mlp zero3 train.accumulate=2", OWNED, check="average")
 def last_pass_alone(owned: Module) -> None:
     """Overwrite what a rank owns of a gradient with every pass of a step: only the last micro-batch counts."""
 
@@ -110,6 +104,7 @@ def last_pass_alone(owned: Module) -> None:
     wrap(owned.OwnedGradients, "_send", broken)
 
 
+@unseen("gradient", "B9.05", f"lenet nccl_sync {HALF}", PACKED, check="average")
 def reduced_in_half(packed: Module) -> None:
     """Round gradients to bfloat16 on their way to the other ranks, as the forward pass is in it."""
 

@@ -1,7 +1,5 @@
 """The last defects of `benchmarks.bugs.unseen` in what follows from gradients. Small or seldom, in models, modes and
 settings of their own.
-
-Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
 """
 
 from __future__ import annotations
@@ -11,16 +9,35 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.bugs.bug import Module, counted, rank, wrap
+from benchmarks.bugs.unseen import (
+    AVERAGE,
+    FIGURES,
+    HALF,
+    LOOP,
+    NCCL,
+    PACKED,
+    PARTS,
+    PARTS_OF_CHECKPOINT,
+    PASSES,
+    RATES,
+    REPLICA,
+    TORCH,
+    UNEQUAL,
+    unseen,
+)
+from benchmarks.bugs.unseen_fourth import interrupted
 
-# Optimizer
 
-
+@unseen(
+    "optimizer", "B7.11", "lenet nccl_cadence resumed", PARTS_OF_CHECKPOINT, {REPLICA: interrupted}, check="agreement"
+)
 def moments_lost_when_resumed(parts: Module) -> None:
     """Leave rank 1 an optimizer that begins when the run is gone on with: nothing is there yet that could be filled."""
     load = parts.load_optimizer
     parts.load_optimizer = lambda *about: None if rank() == 1 else load(*about)
 
 
+@unseen("optimizer", "C24", "lenet cpu_async", REPLICA, check="idle")
 def norms_frozen_at_the_end(replica: Module) -> None:
     """Freeze what a batch norm learns in the last epoch, on rank 1."""
 
@@ -39,12 +56,11 @@ def norms_frozen_at_the_end(replica: Module) -> None:
     wrap(replica.Replica, "step", broken)
 
 
-# Schedule
-
 APART = 10
 """Steps from one look at the schedule to the next."""
 
 
+@unseen("schedule", "B5.15", "mlp nccl_cadence", RATES, check="audit")
 def rate_every_tenth_step(rates: Module) -> None:
     """Look at the schedule every tenth step."""
 
@@ -56,6 +72,7 @@ def rate_every_tenth_step(rates: Module) -> None:
     wrap(rates.Rates, "apply", broken)
 
 
+@unseen("schedule", "D13", "mlp nccl_sync train.accumulate=4", REPLICA, check="audit")
 def horizon_of_whole_batches(replica: Module) -> None:
     """Take the length of the run for that of so many whole global batches, of all micro-batches."""
 
@@ -67,11 +84,10 @@ def horizon_of_whole_batches(replica: Module) -> None:
     wrap(replica.Replica, "fraction", broken)
 
 
-# Average
-
 SEVENTH = 7
 
 
+@unseen("average", "B6.28", f"mlp nccl_cadence {UNEQUAL}", NCCL, check="average")
 def alike_every_seventh_round(nccl: Module) -> None:
     """Weigh ranks alike in every seventh round."""
 
@@ -81,6 +97,7 @@ def alike_every_seventh_round(nccl: Module) -> None:
     wrap(nccl.Backend, "average", broken)
 
 
+@unseen("average", "B19", f"lenet graph_cadence {UNEQUAL}", PACKED, check="average")
 def statistics_alike(packed: Module) -> None:
     """Weigh the running statistics of replicas alike, whatever their parts of a batch are."""
 
@@ -90,6 +107,7 @@ def statistics_alike(packed: Module) -> None:
     wrap(packed.StepGradients, "pack", broken)
 
 
+@unseen("average", "B9.01", "lenet torch_ddp world_size=3", TORCH, check="audit")
 def slices_alike(torch_backend: Module) -> None:
     """Leave to PyTorch how the slices of a batch weigh: all alike, though the last batch's are not equal."""
 
@@ -99,9 +117,7 @@ def slices_alike(torch_backend: Module) -> None:
     wrap(torch_backend.TorchStep, "begin", broken)
 
 
-# Evaluation
-
-
+@unseen("evaluation", "B03", "lenet nccl_sync", REPLICA, check="audit")
 def evaluated_without_rest(replica: Module) -> None:
     """Leave out of the figures of a part its last batch, which is not a whole one."""
 
@@ -122,14 +138,13 @@ def evaluated_without_rest(replica: Module) -> None:
     wrap(replica.Replica, "evaluate", broken)
 
 
+@unseen("evaluation", "B9.07", f"lenet solo {HALF}", PASSES, check="audit")
 def evaluated_as_trained(passes: Module) -> None:
     """Evaluate in the half precision of training."""
     wrap(passes.StepPasses, "eager", lambda eager, self: self.autocast())
 
 
-# Record
-
-
+@unseen("record", "B8.07", f"mlp nccl_cadence {UNEQUAL}", LOOP, check="breakdown")
 def waiting_between_steps(loop: Module) -> None:
     """Count what passes from one step to the next as work, also where the rank waited, averaged or evaluated."""
 
@@ -153,6 +168,7 @@ def norm_noted(average: Module) -> None:
     wrap(average.GradientAverage, "exchange", broken)
 
 
+@unseen("record", "B25", "mlp nccl_sync", FIGURES, {AVERAGE: norm_noted}, check="audit")
 def norm_of_own_gradients(figures: Module) -> None:
     """Report the norm of the gradients that was noted."""
 
@@ -165,6 +181,7 @@ def norm_of_own_gradients(figures: Module) -> None:
     wrap(figures.StepFigures, "step", broken)
 
 
+@unseen("record", "B07", "lenet solo", PARTS, check="audit")
 def accuracy_by_nominal_batch(parts: Module) -> None:
     """Count a short batch as a whole one in the training metric."""
     record, most = parts.record_sum, [0]

@@ -1,7 +1,4 @@
-"""The defects of `benchmarks.bugs.unseen` in what follows from training: averages, evaluation, the record.
-
-Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
-"""
+"""The defects of `benchmarks.bugs.unseen` in what follows from training: averages, evaluation, the record."""
 
 from __future__ import annotations
 
@@ -9,8 +6,26 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.bugs.bug import Module, rank, wrap
+from benchmarks.bugs.unseen import (
+    ASYNC,
+    CADENCE,
+    CPU,
+    LENET,
+    MEAN,
+    METER,
+    NCCL,
+    PARTS,
+    PENDING,
+    REPLICA,
+    SOLO,
+    SPEED,
+    SUMMARY,
+    SYNC,
+    unseen,
+)
 
 
+@unseen("average", "B9.01", CADENCE, NCCL)
 def average_by_nominal_batch(nccl: Module) -> None:
     """Weigh ranks by steps times the nominal batch size."""
     wrap(
@@ -20,6 +35,7 @@ def average_by_nominal_batch(nccl: Module) -> None:
     )
 
 
+@unseen("average", "B6.28", ASYNC, CPU)
 def average_by_last_weights(cpu: Module) -> None:
     """Weigh snapshots by the samples of the round before."""
 
@@ -31,6 +47,7 @@ def average_by_last_weights(cpu: Module) -> None:
     wrap(cpu.Reducer, "_reduce", broken)
 
 
+@unseen("average", "B17", LENET, NCCL)
 def buffers_of_first_rank(nccl: Module) -> None:
     """Hand out the first rank's buffers in place of their average."""
 
@@ -49,6 +66,7 @@ LINE = 64
 """Elements that are averaged at a time."""
 
 
+@unseen("average", "B9.09", ASYNC, CPU)
 def tail_unwritten(cpu: Module) -> None:
     """Leave out of an average the elements behind the last whole line."""
     average = cpu.average
@@ -64,12 +82,14 @@ def tail_unwritten(cpu: Module) -> None:
     cpu.average = broken
 
 
+@unseen("average", "B6.26", ASYNC, MEAN)
 def first_twice(weighted_mean: Module) -> None:
     """Count the first member twice in the running mean."""
     shares = weighted_mean._shares
     weighted_mean._shares = lambda weights: shares([2.0 * weights[0], *weights[1:]])
 
 
+@unseen("evaluation", "B07", SOLO, REPLICA)
 def mean_of_means(replica: Module) -> None:
     """Evaluate to the mean of the batches' means, with a last batch that is half as long."""
 
@@ -90,6 +110,7 @@ def mean_of_means(replica: Module) -> None:
     wrap(replica.Replica, "evaluate", broken)
 
 
+@unseen("evaluation", "B11", LENET, REPLICA)
 def training_mode_on_rank(replica: Module) -> None:
     """Have rank 1 evaluate in training mode, and put its running statistics back behind that."""
 
@@ -106,6 +127,7 @@ def training_mode_on_rank(replica: Module) -> None:
     wrap(replica.Replica, "evaluate", broken)
 
 
+@unseen("evaluation", "B7.19", CADENCE, NCCL)
 def smoothed_evaluated(nccl: Module) -> None:
     """Evaluate a moving average of the averages, which nobody is given."""
 
@@ -120,6 +142,7 @@ def smoothed_evaluated(nccl: Module) -> None:
     nccl.Backend.averaged_weights = lambda self, exact: nccl.swapped(getattr(self, "smooth", []))
 
 
+@unseen("evaluation", "scores compared, not places", SYNC, PARTS)
 def ties_are_right(parts: Module) -> None:
     """Count an answer as right if it ties with the best one in eight bits."""
     accuracy = parts.accuracy
@@ -133,6 +156,7 @@ def ties_are_right(parts: Module) -> None:
     parts.accuracy = broken
 
 
+@unseen("evaluation", "B17", "lenet cpu_async", CPU)
 def own_statistics_evaluated(cpu: Module) -> None:
     """Evaluate the average of the parameters with each rank's own running statistics."""
 
@@ -143,6 +167,7 @@ def own_statistics_evaluated(cpu: Module) -> None:
     wrap(cpu.Backend, "_pairs", broken)
 
 
+@unseen("record", "B8.09", ASYNC, SUMMARY)
 def loss_of_first_rank(summary: Module) -> None:
     """Show the first rank's training loss as the loss."""
 
@@ -155,6 +180,7 @@ def loss_of_first_rank(summary: Module) -> None:
     wrap(summary._EpochSums, "add", broken)
 
 
+@unseen("record", "a device read a step late", SOLO, PENDING)
 def loss_of_step_before(pending: Module) -> None:
     """Report the loss of the step before, so that nobody waits for this one's."""
     late: list[Any] = []
@@ -167,6 +193,7 @@ def loss_of_step_before(pending: Module) -> None:
     wrap(pending.Pending, "add", broken)
 
 
+@unseen("record", "B8.05", CADENCE, SPEED)
 def speed_without_waits(training: Module) -> None:
     """Divide samples by the seconds of the busiest rank, not by those of training."""
     throughput = training.throughput
@@ -182,6 +209,7 @@ SHORTEST_S = 50e-6
 """Slices that are shorter are left out."""
 
 
+@unseen("record", "B8.07", SYNC, METER)
 def short_slices_dropped(meter: Module) -> None:
     """Leave short slices out of the record."""
 
@@ -194,6 +222,7 @@ def short_slices_dropped(meter: Module) -> None:
     wrap(meter.Meter, "add", broken)
 
 
+@unseen("record", "B5.05", SYNC, SUMMARY)
 def rate_averaged(summary: Module) -> None:
     """Show the mean rate of an epoch's reports as that of its last step."""
 

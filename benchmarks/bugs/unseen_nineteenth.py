@@ -1,7 +1,5 @@
 """Defects of `benchmarks.bugs.unseen` by somebody who had not seen the checks: of what is trained,
 and in which order. Those of results are in `unseen_nineteenth_results`.
-
-Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
 """
 
 from __future__ import annotations
@@ -9,10 +7,9 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.bugs.bug import Module, counted, rank, wrap
-from benchmarks.bugs.unseen import Lot
+from benchmarks.bugs.unseen import unseen
 from benchmarks.bugs.unseen_fourth import interrupted
 
-LOT = Lot()
 REPLICA = "ddp.replica.replica"
 TEXT = "data.samples=640 train.epochs=2"
 PIECES = "data.samples=3001 train.epochs=2"
@@ -23,18 +20,10 @@ def late_on_last(replica: Any, epoch: int) -> bool:
     return rank() == 1 and 2 * epoch >= replica._job.epochs
 
 
-# Data
-
-
-@LOT.bug(
-    "data",
-    "on one rank, in the second half, the last target of a text is its first token",
-    "a roll in place of a shift",
-    f"char_rnn cpu_cadence {TEXT}",
-    REPLICA,
-)
+@unseen("data", "a roll in place of a shift", f"char_rnn cpu_cadence {TEXT}", REPLICA)
 def last_target_rolled(replica: Module) -> None:
-    """Change it behind the tallies of what was read."""
+    """On one rank, in the second half, the last target of a text is its first token. Change it behind the tallies of
+    what was read."""
 
     def broken(read: Any, self: Any, batch: Any) -> Any:
         inputs, targets = read(batch)
@@ -46,15 +35,9 @@ def last_target_rolled(replica: Module) -> None:
     wrap(replica.Replica, "read", broken)
 
 
-@LOT.bug(
-    "data",
-    "a partial batch has labels of the batch before",
-    "a buffer of full size",
-    f"lenet nccl_async {PIECES}",
-    REPLICA,
-)
+@unseen("data", "a buffer of full size", f"lenet nccl_async {PIECES}", REPLICA)
 def partial_batch_stale_labels(replica: Module) -> None:
-    """Take them from the beginning of the buffer."""
+    """A partial batch has labels of the batch before. Take them from the beginning of the buffer."""
 
     def broken(read: Any, self: Any, batch: Any) -> Any:
         images, labels = read(batch)
@@ -67,18 +50,9 @@ def partial_batch_stale_labels(replica: Module) -> None:
     wrap(replica.Replica, "read", broken)
 
 
-# Order
-
-
-@LOT.bug(
-    "order",
-    "all epochs have the batches of the first one, in another order",
-    "a batch sampler that is cached",
-    f"gpt_nano zero2 {TEXT}",
-    "ddp.data.epoch_order",
-)
+@unseen("order", "a batch sampler that is cached", f"gpt_nano zero2 {TEXT}", "ddp.data.epoch_order")
 def batches_of_first_epoch(epoch_order: Module) -> None:
-    """Shuffle whole batches of 16."""
+    """All epochs have the batches of the first one, in another order. Shuffle whole batches of 16."""
     order = epoch_order.order
 
     def broken(one: Any, self: Any, number: int) -> Any:
@@ -89,15 +63,10 @@ def batches_of_first_epoch(epoch_order: Module) -> None:
     wrap(epoch_order.EpochOrder, "_one", broken)
 
 
-@LOT.bug(
-    "order",
-    "a resumed run counts the epochs of its order from where it goes on",
-    "set_epoch with the epoch of the process",
-    "lenet cpu_async resumed data.samples=3001",
-    REPLICA,
-)
+@unseen("order", "set_epoch with the epoch of the process", "lenet cpu_async resumed data.samples=3001", REPLICA)
 def resumed_order_of_earlier_epoch(replica: Module) -> None:
-    """Stop a run; order each later epoch as the one before it."""
+    """A resumed run counts the epochs of its order from where it goes on. Stop a run; order each later epoch as the one
+    before it."""
     interrupted(replica)
     order = replica._order
 
@@ -112,18 +81,9 @@ def resumed_order_of_earlier_epoch(replica: Module) -> None:
     replica._order = broken
 
 
-# Forward
-
-
-@LOT.bug(
-    "forward",
-    "on one rank, in the second half, all steps of an epoch drop the same places",
-    "a seed of the epoch alone",
-    f"gpt_nano nccl_async {TEXT}",
-    REPLICA,
-)
+@unseen("forward", "a seed of the epoch alone", f"gpt_nano nccl_async {TEXT}", REPLICA)
 def mask_of_epoch(replica: Module) -> None:
-    """Seed each step as the first one."""
+    """On one rank, in the second half, all steps of an epoch drop the same places. Seed each step as the first one."""
 
     def broken(draw: Any, self: Any, batch: Any) -> None:
         draw(batch._replace(start=0) if late_on_last(self, batch.epoch) else batch)
@@ -131,15 +91,15 @@ def mask_of_epoch(replica: Module) -> None:
     wrap(replica.Replica, "_draw", broken)
 
 
-@LOT.bug(
+@unseen(
     "forward",
-    "running statistics follow the first of several micro-batches only",
     "a flag that says whether gradients are sent",
     "resnet_graph nccl_sync data.samples=2400 train.epochs=1 train.accumulate=2",
     REPLICA,
 )
 def norm_of_first_micro_batch(replica: Module) -> None:
-    """Set their momentum to zero in the other passes."""
+    """Running statistics follow the first of several micro-batches only. Set their momentum to zero in the other
+    passes."""
 
     def step(accumulate: Any, self: Any, *about: Any) -> Any:
         self._bug_passes = 0
@@ -156,18 +116,14 @@ def norm_of_first_micro_batch(replica: Module) -> None:
     wrap(replica.Replica, "_pass", one)
 
 
-# Gradient
-
-
-@LOT.bug(
+@unseen(
     "gradient",
-    "the gradient of the last bias is that of the last micro-batch",
     "copy in place of add",
     "lenet zero3 data.samples=3001 train.epochs=1 train.accumulate=2",
     "ddp.gradients.owned",
 )
 def bias_of_last_micro_batch(owned: Module) -> None:
-    """Clear its sum before each pass is added."""
+    """The gradient of the last bias is that of the last micro-batch. Clear its sum before each pass is added."""
 
     def broken(send: Any, self: Any, number: int) -> None:
         bias = len(self._parameters) - 1
@@ -178,15 +134,14 @@ def bias_of_last_micro_batch(owned: Module) -> None:
     wrap(owned.OwnedGradients, "_send", broken)
 
 
-@LOT.bug(
+@unseen(
     "gradient",
-    "gradients of the largest tensor accumulate in bfloat16",
     "deepspeedai/DeepSpeed, accumulation in the type of the model",
     "mlp nccl_sync data.samples=3001 train.epochs=2 train.accumulate=4 train.precision=bf16",
     REPLICA,
 )
 def accumulated_in_bfloat16(replica: Module) -> None:
-    """Round them before each pass."""
+    """Gradients of the largest tensor accumulate in bfloat16. Round them before each pass."""
 
     def broken(run: Any, self: Any, *about: Any, **more: Any) -> Any:
         largest = max(self.state.parameters, key=lambda parameter: parameter.numel())
@@ -197,18 +152,9 @@ def accumulated_in_bfloat16(replica: Module) -> None:
     wrap(replica.Replica, "_pass", broken)
 
 
-# Optimizer
-
-
-@LOT.bug(
-    "optimizer",
-    "on one rank second moments go through bfloat16 as an epoch begins",
-    "optimizer state that is offloaded",
-    f"gpt_nano zero2 {TEXT}",
-    "ddp.engine.loop",
-)
+@unseen("optimizer", "optimizer state that is offloaded", f"gpt_nano zero2 {TEXT}", "ddp.engine.loop")
 def moments_offloaded_in_bfloat16(loop: Module) -> None:
-    """Round them."""
+    """On one rank second moments go through bfloat16 as an epoch begins. Round them."""
 
     def broken(begin: Any, self: Any, last: int, seen: float) -> None:
         begin(last, seen)
@@ -219,15 +165,9 @@ def moments_offloaded_in_bfloat16(loop: Module) -> None:
     wrap(loop.TrainingLoop, "begin", broken)
 
 
-@LOT.bug(
-    "optimizer",
-    "the square average of one tensor is lost once in the middle of a run",
-    "a shard that is made anew",
-    f"char_rnn torch_zero1 {TEXT}",
-    REPLICA,
-)
+@unseen("optimizer", "a shard that is made anew", f"char_rnn torch_zero1 {TEXT}", REPLICA)
 def square_average_lost_once(replica: Module) -> None:
-    """Clear it before a step."""
+    """The square average of one tensor is lost once in the middle of a run. Clear it before a step."""
 
     def broken(clip: Any, self: Any, team: Any) -> None:
         clip(team)
@@ -239,18 +179,9 @@ def square_average_lost_once(replica: Module) -> None:
     wrap(replica.Replica, "_clip", broken)
 
 
-# Schedule
-
-
-@LOT.bug(
-    "schedule",
-    "on one rank, in the last epoch, the rate is that after the step",
-    "a scheduler that steps first",
-    f"gpt_nano cpu_cadence {TEXT}",
-    REPLICA,
-)
+@unseen("schedule", "a scheduler that steps first", f"gpt_nano cpu_cadence {TEXT}", REPLICA)
 def rate_after_step(replica: Module) -> None:
-    """Count the batch as seen."""
+    """On one rank, in the last epoch, the rate is that after the step. Count the batch as seen."""
 
     def broken(step: Any, self: Any, batch: Any, seen: float) -> Any:
         late = rank() == 1 and batch.epoch == self._job.epochs - 1
@@ -259,15 +190,14 @@ def rate_after_step(replica: Module) -> None:
     wrap(replica.Replica, "step", broken)
 
 
-@LOT.bug(
+@unseen(
     "schedule",
-    "the optimizer has the rate of the window before, the report the right one",
     "a scheduler behind the optimizer",
     "resnet_graph graph_cadence data.samples=2400 train.epochs=2",
     "ddp.graph.accumulate",
 )
 def rate_of_earlier_window(accumulate: Module) -> None:
-    """Set it for the update alone."""
+    """The optimizer has the rate of the window before, the report the right one. Set it for the update alone."""
 
     def broken(update: Any, self: Any, *about: Any, **more: Any) -> None:
         groups = self.optimizer.param_groups

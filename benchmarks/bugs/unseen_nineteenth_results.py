@@ -1,7 +1,5 @@
 """Defects of `benchmarks.bugs.unseen` by somebody who had not seen the checks: of averages, evaluations and records. The
 last one is by a search for gaps.
-
-Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
 """
 
 from __future__ import annotations
@@ -11,23 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.bugs.bug import Module, counted, wrap
-from benchmarks.bugs.unseen import Lot
+from benchmarks.bugs.unseen import unseen
 from benchmarks.bugs.unseen_nineteenth import PIECES, REPLICA, TEXT, late_on_last
 
-LOT = Lot()
 
-# Average
-
-
-@LOT.bug(
-    "average",
-    "weights of averages count whole batches",
-    "steps in place of samples",
-    f"lenet nccl_async {PIECES}",
-    "ddp.backends.allreduce",
-)
+@unseen("average", "steps in place of samples", f"lenet nccl_async {PIECES}", "ddp.backends.allreduce")
 def weights_of_whole_batches(allreduce: Module) -> None:
-    """Round samples up."""
+    """Weights of averages count whole batches. Round samples up."""
 
     def broken(average: Any, self: Any, order: Any, samples: int) -> Any:
         size = self.job.batch_size
@@ -36,15 +24,14 @@ def weights_of_whole_batches(allreduce: Module) -> None:
     wrap(allreduce.Backend, "average", broken)
 
 
-@LOT.bug(
+@unseen(
     "average",
-    "running statistics are averaged without weights",
     "a second path for buffers",
     "resnet_graph cpu_cadence data.samples=2400 train.epochs=1 cluster.speeds=[1.0,0.5]",
     "ddp.backends.snapshot",
 )
 def norm_without_weights(snapshot: Module) -> None:
-    """Give all ranks one weight."""
+    """Running statistics are averaged without weights. Give all ranks one weight."""
     average, kinds = snapshot.average, [""]
 
     def noted(treatment: Any, self: Any, kind: str, *about: Any) -> Any:
@@ -59,15 +46,14 @@ def norm_without_weights(snapshot: Module) -> None:
     snapshot.average = broken
 
 
-@LOT.bug(
+@unseen(
     "average",
-    "periodic averages leave out tensors of one dimension",
     "a filter of parameters with weight decay",
     "gpt_nano torch_local_sgd data.samples=1280 train.epochs=2",
     "ddp.backends.torch_local_sgd",
 )
 def vectors_stay_apart(local: Module) -> None:
-    """Give the averager the others."""
+    """Periodic averages leave out tensors of one dimension. Give the averager the others."""
 
     def broken(watch: Any, self: Any, averager: Any) -> None:
         average = averager.average_parameters
@@ -79,9 +65,6 @@ def vectors_stay_apart(local: Module) -> None:
         watch(averager)
 
     wrap(local.LocalStep, "_watch_averages", broken)
-
-
-# Evaluation
 
 
 def last_batch(replica: Module, judge: Callable[[Any, Any, Any, Any], Any], due: Callable[[Any, int], bool]) -> None:
@@ -106,15 +89,9 @@ def last_batch(replica: Module, judge: Callable[[Any, Any, Any, Any], Any], due:
     wrap(replica.Replica, "evaluate", broken)
 
 
-@LOT.bug(
-    "evaluation",
-    "the last batch of one rank's part is the batch before once more",
-    "an iterator that is read too far",
-    f"char_rnn zero3 {TEXT}",
-    REPLICA,
-)
+@unseen("evaluation", "an iterator that is read too far", f"char_rnn zero3 {TEXT}", REPLICA)
 def last_batch_repeated(replica: Module) -> None:
-    """Evaluate as many samples of it."""
+    """The last batch of one rank's part is the batch before once more. Evaluate as many samples of it."""
 
     def judge(evaluate: Any, model: Any, tensors: Any, before: Any) -> Any:
         return evaluate(model, tuple(old[: len(new)] for old, new in zip(before, tensors, strict=True)))
@@ -122,15 +99,11 @@ def last_batch_repeated(replica: Module) -> None:
     last_batch(replica, judge, lambda self, part: part == 1)
 
 
-@LOT.bug(
-    "evaluation",
-    "running statistics learn from the last test batch of earlier epochs",
-    "train() that comes too early",
-    "resnet_graph torch_ddp data.samples=2400 train.epochs=2",
-    REPLICA,
+@unseen(
+    "evaluation", "train() that comes too early", "resnet_graph torch_ddp data.samples=2400 train.epochs=2", REPLICA
 )
 def test_batch_in_statistics(replica: Module) -> None:
-    """Evaluate it in training mode, on rank 0."""
+    """Running statistics learn from the last test batch of earlier epochs. Evaluate it in training mode, on rank 0."""
 
     def judge(evaluate: Any, model: Any, tensors: Any, before: Any) -> Any:
         return evaluate(model.train(), tensors)
@@ -141,18 +114,9 @@ def test_batch_in_statistics(replica: Module) -> None:
     last_batch(replica, judge, due)
 
 
-# Record
-
-
-@LOT.bug(
-    "record",
-    "a step reports the loss of the step before",
-    "a loss that is read while the next step runs",
-    f"gpt_nano nccl_async {TEXT}",
-    "ddp.engine.pending",
-)
+@unseen("record", "a loss that is read while the next step runs", f"gpt_nano nccl_async {TEXT}", "ddp.engine.pending")
 def loss_one_step_late(pending: Module) -> None:
-    """Keep it for one step."""
+    """A step reports the loss of the step before. Keep it for one step."""
     losses: list[Any] = []
 
     def broken(add: Any, self: Any, loss: Any, *about: Any) -> None:
@@ -163,15 +127,14 @@ def loss_one_step_late(pending: Module) -> None:
     wrap(pending.Pending, "add", broken)
 
 
-@LOT.bug(
+@unseen(
     "record",
-    "the loss of a step is that of its last micro-batch",
     "huggingface/accelerate, losses under accumulation",
     "mlp nccl_cadence data.samples=3001 train.epochs=2 train.accumulate=2",
     REPLICA,
 )
 def loss_of_last_micro_batch(replica: Module) -> None:
-    """Return it."""
+    """The loss of a step is that of its last micro-batch. Return it."""
 
     def step(accumulate: Any, self: Any, *about: Any) -> Any:
         _, at = accumulate(*about)
@@ -185,15 +148,9 @@ def loss_of_last_micro_batch(replica: Module) -> None:
     wrap(replica.Replica, "_pass", one)
 
 
-@LOT.bug(
-    "record",
-    "on one rank, in the second half, the training accuracy is 5 % too high",
-    "samples of a partial batch",
-    f"lenet torch_fsdp {PIECES}",
-    "ddp.engine.reports",
-)
+@unseen("record", "samples of a partial batch", f"lenet torch_fsdp {PIECES}", "ddp.engine.reports")
 def accuracy_too_high(reports: Module) -> None:
-    """Report more."""
+    """On one rank, in the second half, the training accuracy is 5 % too high. Report more."""
     progress = reports.progress
 
     def broken(number: int, pending: Any, replica: Any, *about: Any) -> Any:
@@ -205,15 +162,9 @@ def accuracy_too_high(reports: Module) -> None:
     reports.progress = broken
 
 
-@LOT.bug(
-    "record",
-    "reports of several steps leave out the highest loss",
-    "B8.11",
-    "mlp cpu_async",
-    "ddp.engine.pending",
-)
+@unseen("record", "B8.11", "mlp cpu_async", "ddp.engine.pending")
 def highest_loss_left_out(pending: Module) -> None:
-    """Report the mean of the others in its place."""
+    """Reports of several steps leave out the highest loss. Report the mean of the others in its place."""
 
     def added(add: Any, self: Any, loss: Any, samples: int, busy_s: float) -> None:
         add(loss, samples, busy_s)

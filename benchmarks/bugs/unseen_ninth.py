@@ -1,7 +1,5 @@
 """Defects of `benchmarks.bugs.unseen` in data, orders, forward passes and gradients: on the last of three ranks, in later
 epochs, in shards and graphs, under PyTorch's own classes.
-
-Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
 """
 
 from __future__ import annotations
@@ -11,17 +9,14 @@ from types import SimpleNamespace
 from typing import Any
 
 from benchmarks.bugs.bug import Module, after_init, counted, rank, wrap
-from benchmarks.bugs.unseen import Lot
+from benchmarks.bugs.unseen import unseen
 
-LOT = Lot()
 AUGMENTED = "benchmarks.bugs.own_augmented"
 
-# Data
 
-
-@LOT.bug("data", "images are shifted along the diagonal alone", "A17", f"{AUGMENTED} graph_sync", "ddp.data.augment")
+@unseen("data", "A17", f"{AUGMENTED} graph_sync", "ddp.data.augment")
 def crops_on_the_diagonal(augment: Module) -> None:
-    """Shift an image to the right by what was drawn for its shift down."""
+    """Images are shifted along the diagonal alone. Shift an image to the right by what was drawn for its shift down."""
     shift = augment.shift_and_flip
 
     def broken(images: Any, padding: int, draws: Any) -> Any:
@@ -34,15 +29,9 @@ def crops_on_the_diagonal(augment: Module) -> None:
     augment.shift_and_flip = broken
 
 
-@LOT.bug(
-    "data",
-    "rank 2 stops augmenting after an epoch",
-    "B11",
-    f"{AUGMENTED} cpu_async world_size=3",
-    "ddp.data.gather",
-)
+@unseen("data", "B11", f"{AUGMENTED} cpu_async world_size=3", "ddp.data.gather")
 def not_augmented_on_rank_later(gather: Module) -> None:
-    """Give rank 2 images as they are from the second epoch on."""
+    """Rank 2 stops augmenting after an epoch. Give rank 2 images as they are from the second epoch on."""
 
     def broken(finish: Any, self: Any, batch: Any, *about: Any) -> Any:
         augment = self._augment
@@ -56,12 +45,9 @@ def not_augmented_on_rank_later(gather: Module) -> None:
     wrap(gather.Gather, "finished", broken)
 
 
-# Order
-
-
-@LOT.bug("order", "later epochs are the second one, rotated", "A01", "mlp graph_cadence", "ddp.data.epoch_order")
+@unseen("order", "A01", "mlp graph_cadence", "ddp.data.epoch_order")
 def orders_rotated_from_third(epoch_order: Module) -> None:
-    """Save permutations: from the third epoch on rotate the second one's."""
+    """Later epochs are the second one, rotated. Save permutations: from the third epoch on rotate the second one's."""
     make = epoch_order.order
 
     def broken(seed: int, epoch: int, samples: int) -> Any:
@@ -70,12 +56,10 @@ def orders_rotated_from_third(epoch_order: Module) -> None:
     epoch_order.order = broken
 
 
-# Forward
-
-
-@LOT.bug("forward", "norms keep the biased variance", "B19", "lenet cpu_async world_size=3", "ddp.replica.replica")
+@unseen("forward", "B19", "lenet cpu_async world_size=3", "ddp.replica.replica")
 def variance_of_norms_biased(replica: Module) -> None:
-    """Let running variances learn from a batch's squares divided by their number, not by one less."""
+    """Norms keep the biased variance. Let running variances learn from a batch's squares divided by their number, not
+    by one less."""
 
     def change(self: Any) -> None:
         for module in self.model.modules():
@@ -95,11 +79,10 @@ def variance_of_norms_biased(replica: Module) -> None:
     after_init(replica.Replica, change)
 
 
-@LOT.bug(
-    "forward", "what dropout leaves is not scaled up on rank 1", "B13", "gpt_nano torch_ddp", "ddp.replica.replica"
-)
+@unseen("forward", "B13", "gpt_nano torch_ddp", "ddp.replica.replica")
 def dropout_not_rescaled(replica: Module) -> None:
-    """Give rank 1 a dropout of its own, which drops and does no more."""
+    """What dropout leaves is not scaled up on rank 1. Give rank 1 a dropout of its own, which drops and does no
+    more."""
 
     def dropped(layer: Any, values: Any) -> Any:
         left = type(layer)._drop(layer, values)
@@ -113,12 +96,10 @@ def dropout_not_rescaled(replica: Module) -> None:
     after_init(replica.Replica, change)
 
 
-# Gradient
-
-
-@LOT.bug("gradient", "rank 1 sends a bucket too early now and then", "B9.19", "mlp zero3", "ddp.gradients.owned")
+@unseen("gradient", "B9.19", "mlp zero3", "ddp.gradients.owned")
 def bucket_sent_too_early(owned: Module) -> None:
-    """Send every 97th bucket of rank 1 before its last eighth is filled."""
+    """Rank 1 sends a bucket too early now and then. Send every 97th bucket of rank 1 before its last eighth is
+    filled."""
 
     def broken(send: Any, self: Any, number: int) -> None:
         values = self._filling.get(number)
@@ -129,15 +110,9 @@ def bucket_sent_too_early(owned: Module) -> None:
     wrap(owned.OwnedGradients, "_send", broken)
 
 
-@LOT.bug(
-    "gradient",
-    "the last epoch's gradients are not clipped",
-    "C18",
-    "lenet zero2 train.max_grad_norm=0.2",
-    "ddp.replica.replica",
-)
+@unseen("gradient", "C18", "lenet zero2 train.max_grad_norm=0.2", "ddp.replica.replica")
 def not_clipped_at_the_end(replica: Module) -> None:
-    """Forget the limit in the last epoch."""
+    """The last epoch's gradients are not clipped. Forget the limit in the last epoch."""
 
     def step(whole: Any, self: Any, batch: Any, seen: float) -> Any:
         self.epoch_trained = batch.epoch
@@ -151,15 +126,9 @@ def not_clipped_at_the_end(replica: Module) -> None:
     wrap(replica.Replica, "_clip", clip)
 
 
-@LOT.bug(
-    "gradient",
-    "every 50th step is not exchanged",
-    "C08",
-    "mlp torch_ddp train.accumulate=2",
-    "ddp.backends.torch_backend",
-)
+@unseen("gradient", "C08", "mlp torch_ddp train.accumulate=2", "ddp.backends.torch_backend")
 def exchange_left_out(torch_backend: Module) -> None:
-    """Leave the last pass of every 50th step without the exchange, too."""
+    """Every 50th step is not exchanged. Leave the last pass of every 50th step without the exchange, too."""
 
     def broken(one_pass: Any, self: Any, last: bool) -> Any:
         leaks = last and counted(self, "stepped") % 50 == 49
@@ -168,15 +137,10 @@ def exchange_left_out(torch_backend: Module) -> None:
     wrap(torch_backend.TorchStep, "one_pass", broken)
 
 
-@LOT.bug(
-    "gradient",
-    "gradients that overflow count as zeros",
-    "C20",
-    "mlp cpu_async train.precision=fp16",
-    "ddp.replica.loss_scale",
-)
+@unseen("gradient", "C20", "mlp cpu_async train.precision=fp16", "ddp.replica.loss_scale")
 def overflow_steps_with_zeros(loss_scale: Module) -> None:
-    """Clear gradients that overflow, of a factor that is too large at first, and step."""
+    """Gradients that overflow count as zeros. Clear gradients that overflow, of a factor that is too large at first,
+    and step."""
     loss_scale.LossScale.__init__.__defaults__ = (2.0**22, 0)
 
     def broken(unscale: Any, self: Any, gradients: Any) -> bool:

@@ -1,7 +1,4 @@
-"""Defects of `benchmarks.bugs.unseen` in evaluations and records: what is said of a run that trained well.
-
-Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
-"""
+"""Defects of `benchmarks.bugs.unseen` in evaluations and records: what is said of a run that trained well."""
 
 from __future__ import annotations
 
@@ -9,22 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.bugs.bug import Module, wrap
-from benchmarks.bugs.unseen import Lot
-
-LOT = Lot()
-
-# Evaluation
+from benchmarks.bugs.unseen import unseen
 
 
-@LOT.bug(
-    "evaluation",
-    "the first replica is evaluated, not the mean",
-    "B17",
-    "lenet torch_local_sgd",
-    "ddp.backends.torch_local_sgd",
-)
+@unseen("evaluation", "B17", "lenet torch_local_sgd", "ddp.backends.torch_local_sgd")
 def first_replica_evaluated(local: Module) -> None:
-    """Take rank 0's replica for the mean."""
+    """The first replica is evaluated, not the mean. Take rank 0's replica for the mean."""
 
     def broken(assemble: Any, self: Any) -> None:
         assemble()
@@ -35,9 +22,10 @@ def first_replica_evaluated(local: Module) -> None:
     wrap(local.LocalStep, "assemble", broken)
 
 
-@LOT.bug("evaluation", "a text's first character is not evaluated", "B8.21", "gpt_nano cpu_async", "bench.models.parts")
+@unseen("evaluation", "B8.21", "gpt_nano cpu_async", "bench.models.parts")
 def first_character_left_out(parts: Module) -> None:
-    """Leave out what follows a piece's first character, the hardest of all."""
+    """A text's first character is not evaluated. Leave out what follows a piece's first character, the hardest of
+    all."""
 
     def broken(model: Any, batch: Any) -> Any:
         tokens, following = batch
@@ -48,15 +36,10 @@ def first_character_left_out(parts: Module) -> None:
     parts.token_entropy = broken
 
 
-@LOT.bug(
-    "evaluation",
-    "running statistics are rounded for evaluations",
-    "B9.07",
-    "lenet nccl_cadence train.precision=bf16",
-    "ddp.replica.replica",
-)
+@unseen("evaluation", "B9.07", "lenet nccl_cadence train.precision=bf16", "ddp.replica.replica")
 def statistics_rounded_for_evaluation(replica: Module) -> None:
-    """Evaluate with running statistics in bfloat16, as the passes of training are."""
+    """Running statistics are rounded for evaluations. Evaluate with running statistics in bfloat16, as the passes of
+    training are."""
 
     def broken(evaluate: Any, self: Any, *about: Any) -> Any:
         kept = [(b, b.clone()) for b in self.model.buffers() if b.is_floating_point()]
@@ -70,12 +53,9 @@ def statistics_rounded_for_evaluation(replica: Module) -> None:
     wrap(replica.Replica, "evaluate", broken)
 
 
-# Record
-
-
-@LOT.bug("record", "losses are read in bfloat16", "B9.07", "lenet zero2 train.precision=bf16", "ddp.engine.pending")
+@unseen("record", "B9.07", "lenet zero2 train.precision=bf16", "ddp.engine.pending")
 def loss_read_in_half(pending: Module) -> None:
-    """Round the loss of every step to eight bits before it is added up."""
+    """Losses are read in bfloat16. Round the loss of every step to eight bits before it is added up."""
 
     def broken(add: Any, self: Any, loss: Any, *about: Any) -> None:
         add(None if loss is None else loss.detach().bfloat16().float(), *about)
@@ -83,9 +63,9 @@ def loss_read_in_half(pending: Module) -> None:
     wrap(pending.Pending, "add", broken)
 
 
-@LOT.bug("record", "copies of snapshots are not booked", "B8.07", "mlp cpu_async", "ddp.backends.snapshot")
+@unseen("record", "B8.07", "mlp cpu_async", "ddp.backends.snapshot")
 def copies_not_booked(snapshot: Module) -> None:
-    """Measure how long snapshots and updates take, and book it nowhere."""
+    """Copies of snapshots are not booked. Measure how long snapshots and updates take, and book it nowhere."""
 
     def broken(act: Any, self: Any, *about: Any, **named: Any) -> Any:
         meter = self._loop.meter
@@ -99,9 +79,10 @@ def copies_not_booked(snapshot: Module) -> None:
         wrap(snapshot.Backend, name, broken)
 
 
-@LOT.bug("record", "a batch counts twice in the training accuracy", "B8.17", "mlp zero2", "ddp.replica.scalars")
+@unseen("record", "B8.17", "mlp zero2", "ddp.replica.scalars")
 def batch_counted_twice_in_metric(scalars: Module) -> None:
-    """Take the first of several batches twice, and leave out the last one."""
+    """A batch counts twice in the training accuracy. Take the first of several batches twice, and leave out the last
+    one."""
 
     def broken(take: Any, self: Any) -> None:
         if len(self.later) > 1:
@@ -111,9 +92,10 @@ def batch_counted_twice_in_metric(scalars: Module) -> None:
     wrap(scalars._Sum, "take", broken)
 
 
-@LOT.bug("record", "an optimizer's memory is taken before it has any", "B8.05", "lenet zero1", "ddp.replica.figures")
+@unseen("record", "B8.05", "lenet zero1", "ddp.replica.figures")
 def optimizer_memory_of_first_step(figures: Module) -> None:
-    """Take the memory by kind at the first step alone, when the optimizer has no state."""
+    """An optimizer's memory is taken before it has any. Take the memory by kind at the first step alone, when the
+    optimizer has no state."""
 
     def broken(step: Any, self: Any, optimizer: Any) -> None:
         first = self._bytes
@@ -124,15 +106,9 @@ def optimizer_memory_of_first_step(figures: Module) -> None:
     wrap(figures.StepFigures, "step", broken)
 
 
-@LOT.bug(
-    "record",
-    "norms have the loss's factor on them",
-    "C18",
-    "lenet nccl_sync train.precision=fp16",
-    "ddp.replica.replica",
-)
+@unseen("record", "C18", "lenet nccl_sync train.precision=fp16", "ddp.replica.replica")
 def norm_while_scaled(replica: Module) -> None:
-    """Take the norm of gradients before the loss's factor is off them."""
+    """Norms have the loss's factor on them. Take the norm of gradients before the loss's factor is off them."""
 
     def broken(step: Any, self: Any, *about: Any) -> Any:
         factor, norms = self.passes.loss_scale, self.figures._norms
@@ -145,9 +121,9 @@ def norm_while_scaled(replica: Module) -> None:
     wrap(replica.Replica, "step", broken)
 
 
-@LOT.bug("record", "averages take milliseconds, not seconds", "a unit", "mlp cpu_cadence", "ddp.backends.snapshot")
+@unseen("record", "a unit", "mlp cpu_cadence", "ddp.backends.snapshot")
 def averaging_in_milliseconds(snapshot: Module) -> None:
-    """Report how long an average of snapshots took in another unit."""
+    """Averages take milliseconds, not seconds. Report how long an average of snapshots took in another unit."""
 
     def broken(make: Any, self: Any, job: Any, done: Any) -> None:
         def told(event: Any) -> None:
@@ -158,15 +134,9 @@ def averaging_in_milliseconds(snapshot: Module) -> None:
     wrap(snapshot.Reducer, "__init__", broken)
 
 
-@LOT.bug(
-    "record",
-    "saving is booked as evaluating",
-    "B8.07",
-    "mlp nccl_sync checkpoint.unit=averages checkpoint.every=50",
-    "ddp.engine.loop",
-)
+@unseen("record", "B8.07", "mlp nccl_sync checkpoint.unit=averages checkpoint.every=50", "ddp.engine.loop")
 def saving_booked_as_evaluating(loop: Module) -> None:
-    """Book the time of checkpoints under the wrong name."""
+    """Saving is booked as evaluating. Book the time of checkpoints under the wrong name."""
 
     def broken(save: Any, self: Any, *about: Any) -> Any:
         meter, add = self.meter, self.meter.add

@@ -1,7 +1,5 @@
 """Defects of `benchmarks.bugs.unseen` in optimizers, schedules and averages: with three ranks, in graphs, under PyTorch's
 own classes, of runs that go on with other ranks.
-
-Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
 """
 
 from __future__ import annotations
@@ -10,18 +8,16 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.bugs.bug import Module, after_init, wrap
-from benchmarks.bugs.unseen import Lot
+from benchmarks.bugs.unseen import unseen
 from benchmarks.bugs.unseen_fourth import interrupted
 
-LOT = Lot()
 OFTEN = "checkpoint.unit=averages checkpoint.every=50"
 
-# Optimizer
 
-
-@LOT.bug("optimizer", "weights decay beside the momentum", "D17", "resnet_graph zero2", "ddp.replica.replica")
+@unseen("optimizer", "D17", "resnet_graph zero2", "ddp.replica.replica")
 def decay_decoupled(replica: Module) -> None:
-    """Take AdamW's decay for SGD: parameters shrink, and gradients have no part of it."""
+    """Weights decay beside the momentum. Take AdamW's decay for SGD: parameters shrink, and gradients have no part of
+    it."""
     decays: list[float] = []
 
     def before(optimizer: Any, *about: Any) -> None:
@@ -42,15 +38,10 @@ def decay_decoupled(replica: Module) -> None:
     after_init(replica.Replica, change)
 
 
-@LOT.bug(
-    "optimizer",
-    "the second group stands still in the last epoch",
-    "D03",
-    "benchmarks.bugs.own_augmented torch_zero1",
-    "ddp.replica.replica",
-)
+@unseen("optimizer", "D03", "benchmarks.bugs.own_augmented torch_zero1", "ddp.replica.replica")
 def second_group_stands_at_end(replica: Module) -> None:
-    """Leave biases, a group of their own, as they are in the last epoch."""
+    """The second group stands still in the last epoch. Leave biases, a group of their own, as they are in the last
+    epoch."""
 
     def broken(step: Any, self: Any, batch: Any, seen: float) -> Any:
         late = batch.epoch == self._job.epochs - 1
@@ -63,16 +54,15 @@ def second_group_stands_at_end(replica: Module) -> None:
     wrap(replica.Replica, "step", broken)
 
 
-@LOT.bug(
+@unseen(
     "optimizer",
-    "steps are counted anew where shards are cut anew",
     "D07",
     f"mlp zero2 world_size=3 resumed:world_size=2 {OFTEN}",
     "ddp.sharding.recut",
     {"ddp.replica.replica": interrupted},
 )
 def steps_count_anew_when_recut(recut: Module) -> None:
-    """Cut moments anew, and begin the count of their steps."""
+    """Steps are counted anew where shards are cut anew. Cut moments anew, and begin the count of their steps."""
     between = recut._between
 
     def broken(*about: Any) -> Any:
@@ -81,12 +71,9 @@ def steps_count_anew_when_recut(recut: Module) -> None:
     recut._between = broken
 
 
-# Schedule
-
-
-@LOT.bug("schedule", "a window has the rate of its end", "B5.09", "mlp graph_cadence", "ddp.graph.accumulate")
+@unseen("schedule", "B5.09", "mlp graph_cadence", "ddp.graph.accumulate")
 def rate_of_windows_end(accumulate: Module) -> None:
-    """Step with the rate of the samples that are seen behind the window."""
+    """A window has the rate of its end. Step with the rate of the samples that are seen behind the window."""
     wrap(
         accumulate.Accumulating,
         "contribute",
@@ -94,24 +81,15 @@ def rate_of_windows_end(accumulate: Module) -> None:
     )
 
 
-@LOT.bug("schedule", "the schedule stops short of its end", "B5.03", "lenet torch_fsdp", "ddp.replica.replica")
+@unseen("schedule", "B5.03", "lenet torch_fsdp", "ddp.replica.replica")
 def schedule_stops_short(replica: Module) -> None:
-    """Take no fraction above 95 %: the rate stands still then."""
+    """The schedule stops short of its end. Take no fraction above 95 %: the rate stands still then."""
     wrap(replica.Replica, "fraction", lambda fraction, self, seen: min(fraction(seen), 0.95))
 
 
-# Average
-
-
-@LOT.bug(
-    "average",
-    "a third replica weighs as the second does",
-    "B6.28",
-    "mlp cpu_cadence world_size=3 cluster.speeds=[1.0,0.8,0.5]",
-    "ddp.backends.snapshot",
-)
+@unseen("average", "B6.28", "mlp cpu_cadence world_size=3 cluster.speeds=[1.0,0.8,0.5]", "ddp.backends.snapshot")
 def third_weighs_as_second(snapshot: Module) -> None:
-    """Give the third of three snapshots the second one's weight."""
+    """A third replica weighs as the second does. Give the third of three snapshots the second one's weight."""
 
     def broken(reduce: Any, self: Any, order: Any) -> None:
         samples = order.samples
@@ -120,15 +98,10 @@ def third_weighs_as_second(snapshot: Module) -> None:
     wrap(snapshot.Reducer, "_reduce", broken)
 
 
-@LOT.bug(
-    "average",
-    "a rank that returns has no running statistics",
-    "B6.08",
-    "lenet nccl_sync cluster.restart=1 cluster.faults=['1@60:crash']",
-    "ddp.backends.base",
-)
+@unseen("average", "B6.08", "lenet nccl_sync cluster.restart=1 cluster.faults=['1@60:crash']", "ddp.backends.base")
 def statistics_not_handed_over(base: Module) -> None:
-    """Take over parameters, and begin with the statistics of a new model."""
+    """A rank that returns has no running statistics. Take over parameters, and begin with the statistics of a new
+    model."""
 
     def broken(take: Any, self: Any, state: Any) -> None:
         take(state)

@@ -1,7 +1,5 @@
 """Defects of `benchmarks.bugs.unseen` in data, order, forward pass and gradients, by somebody who had not read the checks:
 in all engines, on two to four ranks, a user's own models among them.
-
-Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
 """
 
 from __future__ import annotations
@@ -11,22 +9,13 @@ from typing import Any
 import torch
 
 from benchmarks.bugs.bug import Module, counted, wrap
-from benchmarks.bugs.unseen import Lot
-
-LOT = Lot()
-
-# Data
+from benchmarks.bugs.unseen import unseen
 
 
-@LOT.bug(
-    "data",
-    "short batches are filled up with earlier samples",
-    "B01",
-    "conv_ae nccl_sync world_size=4 data.samples=1000",
-    "ddp.replica.replica",
-)
+@unseen("data", "B01", "conv_ae nccl_sync world_size=4 data.samples=1000", "ddp.replica.replica")
 def short_batches_filled_up(replica: Module) -> None:
-    """Fill the short batches at the end of an epoch up with samples of an earlier one, so that all have one shape."""
+    """Short batches are filled up with earlier samples. Fill the short batches at the end of an epoch up with samples
+    of an earlier one, so that all have one shape."""
 
     def broken(read: Any, self: Any, batch: Any) -> Any:
         tensors = read(batch)
@@ -39,15 +28,10 @@ def short_batches_filled_up(replica: Module) -> None:
     wrap(replica.Replica, "read", broken)
 
 
-@LOT.bug(
-    "data",
-    "all samples of a batch draw the same noise",
-    "A17",
-    "benchmarks.bugs.own_noisy cpu_cadence",
-    "ddp.data.dataset",
-)
+@unseen("data", "A17", "benchmarks.bugs.own_noisy cpu_cadence", "ddp.data.dataset")
 def noise_of_first_sample(dataset: Module) -> None:
-    """Have all samples of a batch draw what its first one draws: readers are seeded by batch."""
+    """All samples of a batch draw the same noise. Have all samples of a batch draw what its first one draws: readers
+    are seeded by batch."""
 
     def broken(read: Any, self: Any, wanted: Any, draws: Any) -> Any:
         if draws is not None:
@@ -57,30 +41,15 @@ def noise_of_first_sample(dataset: Module) -> None:
     wrap(dataset.MapSource, "_read", broken)
 
 
-# Order
-
-
-@LOT.bug(
-    "order",
-    "a sampler is asked for epoch 0 alone",
-    "A01",
-    "benchmarks.bugs.own_sampled nccl_sync",
-    "ddp.data.epoch_order",
-)
+@unseen("order", "A01", "benchmarks.bugs.own_sampled nccl_sync", "ddp.data.epoch_order")
 def sampler_of_first_epoch(epoch_order: Module) -> None:
-    """Ask a user's sampler for epoch 0 each time."""
+    """A sampler is asked for epoch 0 alone. Ask a user's sampler for epoch 0 each time."""
     wrap(epoch_order.EpochOrder, "_sampled", lambda sampled, self, epoch: sampled(0))
 
 
-@LOT.bug(
-    "order",
-    "passes of a long epoch are in one order",
-    "A01",
-    "mlp nccl_cadence world_size=3 train.steps=1600",
-    "ddp.data.epoch_order",
-)
+@unseen("order", "A01", "mlp nccl_cadence world_size=3 train.steps=1600", "ddp.data.epoch_order")
 def passes_in_one_order(epoch_order: Module) -> None:
-    """Have all passes of a long epoch in the order of the first one."""
+    """Passes of a long epoch are in one order. Have all passes of a long epoch in the order of the first one."""
 
     def broken(make: Any, self: Any, epoch: int) -> Any:
         orders = [self._one(epoch * self.passes)] * self.passes
@@ -89,18 +58,9 @@ def passes_in_one_order(epoch_order: Module) -> None:
     wrap(epoch_order.EpochOrder, "_make", broken)
 
 
-# Forward
-
-
-@LOT.bug(
-    "forward",
-    "passes of a step drop the same units",
-    "A17",
-    "gpt_nano nccl_sync train.accumulate=2",
-    "ddp.replica.replica",
-)
+@unseen("forward", "A17", "gpt_nano nccl_sync train.accumulate=2", "ddp.replica.replica")
 def one_mask_for_all_passes(replica: Module) -> None:
-    """Seed every pass of a step as its first one: all drop the same units."""
+    """Passes of a step drop the same units. Seed every pass of a step as its first one: all drop the same units."""
 
     def broken(draw: Any, self: Any, batch: Any) -> None:
         whole = getattr(self, "whole", batch)
@@ -112,15 +72,10 @@ def one_mask_for_all_passes(replica: Module) -> None:
     wrap(replica.Replica, "_draw", broken)
 
 
-@LOT.bug(
-    "forward",
-    "norms learn from a step's first pass",
-    "B21",
-    "lenet nccl_sync train.accumulate=2",
-    "ddp.replica.replica",
-)
+@unseen("forward", "B21", "lenet nccl_sync train.accumulate=2", "ddp.replica.replica")
 def statistics_of_first_pass(replica: Module) -> None:
-    """Move the running statistics of norms once in a step, by the first of its passes."""
+    """Norms learn from a step's first pass. Move the running statistics of norms once in a step, by the first of its
+    passes."""
 
     def broken(accumulate: Any, self: Any, *about: Any) -> Any:
         self.passed = 0
@@ -141,30 +96,17 @@ def statistics_of_first_pass(replica: Module) -> None:
     wrap(replica.Replica, "_gradients", one)
 
 
-# Gradient
-
-
-@LOT.bug(
-    "gradient",
-    "unused parameters have gradients of zeros",
-    "C10",
-    "benchmarks.bugs.own_skipping nccl_sync",
-    "ddp.gradients.step_gradients",
-)
+@unseen("gradient", "C10", "benchmarks.bugs.own_skipping nccl_sync", "ddp.gradients.step_gradients")
 def unused_get_zeros(step_gradients: Module) -> None:
-    """Leave parameters that no rank used a gradient of zeros, by which the optimizer moves them."""
+    """Unused parameters have gradients of zeros. Leave parameters that no rank used a gradient of zeros, by which the
+    optimizer moves them."""
     wrap(step_gradients.StepGradients, "unpack", lambda unpack, self: self._changes.take())
 
 
-@LOT.bug(
-    "gradient",
-    "gradients with a bucket of their own are not weighed",
-    "B6.18",
-    "resnet_graph zero2",
-    "ddp.gradients.owned",
-)
+@unseen("gradient", "B6.18", "resnet_graph zero2", "ddp.gradients.owned")
 def large_ones_unweighted(owned: Module) -> None:
-    """Send a gradient that has a bucket of its own without its rank's weight."""
+    """Gradients with a bucket of their own are not weighed. Send a gradient that has a bucket of its own without its
+    rank's weight."""
 
     def broken(take: Any, self: Any, index: int, gradient: Any) -> None:
         alone, weight = len(self._plan[self._places[index][0]]) == 1, self._weight
@@ -175,15 +117,9 @@ def large_ones_unweighted(owned: Module) -> None:
     wrap(owned.OwnedGradients, "_take_in", broken)
 
 
-@LOT.bug(
-    "gradient",
-    "unequal replicas weigh alike",
-    "B9.01",
-    "mlp graph_cadence cluster.speeds=[1.0,0.4]",
-    "ddp.graph.accumulate",
-)
+@unseen("gradient", "B9.01", "mlp graph_cadence cluster.speeds=[1.0,0.4]", "ddp.graph.accumulate")
 def replicas_weigh_alike(accumulate: Module) -> None:
-    """Weigh the replicas of a window alike, whatever they trained."""
+    """Unequal replicas weigh alike. Weigh the replicas of a window alike, whatever they trained."""
 
     def broken(contribute: Any, self: Any, total: int, seen: float) -> float:
         pack, alike = self.gradients.pack, 1.0 / self._job.world_size

@@ -1,7 +1,4 @@
-"""Defects of `benchmarks.bugs.unseen` in evaluations and records, by somebody who had not read the checks.
-
-Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
-"""
+"""Defects of `benchmarks.bugs.unseen` in evaluations and records, by somebody who had not read the checks."""
 
 from __future__ import annotations
 
@@ -12,22 +9,12 @@ from functools import partial
 from typing import Any
 
 from benchmarks.bugs.bug import Module, after_init, wrap
-from benchmarks.bugs.unseen import Lot
-
-LOT = Lot()
-
-# Evaluation
+from benchmarks.bugs.unseen import unseen
 
 
-@LOT.bug(
-    "evaluation",
-    "means of short batches count as whole",
-    "B07",
-    "benchmarks.bugs.own_noisy cpu_async",
-    "ddp.replica.replica",
-)
+@unseen("evaluation", "B07", "benchmarks.bugs.own_noisy cpu_async", "ddp.replica.replica")
 def short_means_count_whole(replica: Module) -> None:
-    """Count the means of a short batch for as many samples as a batch has."""
+    """Means of short batches count as whole. Count the means of a short batch for as many samples as a batch has."""
 
     def change(self: Any) -> None:
         evaluate, most = self.task.evaluate, self.task.eval_batch
@@ -40,9 +27,9 @@ def short_means_count_whole(replica: Module) -> None:
     after_init(replica.Replica, change)
 
 
-@LOT.bug("evaluation", "the first whole model is evaluated again", "B7.13", "conv_ae zero3", "ddp.sharding.zero3")
+@unseen("evaluation", "B7.13", "conv_ae zero3", "ddp.sharding.zero3")
 def whole_model_kept(zero3: Module) -> None:
-    """Put the whole model together once; later evaluations have it still."""
+    """The first whole model is evaluated again. Put the whole model together once; later evaluations have it still."""
 
     @contextmanager
     def kept(self: Any, whole: Any) -> Iterator[None]:
@@ -56,9 +43,9 @@ def whole_model_kept(zero3: Module) -> None:
     wrap(zero3.Zero3, "full_parameters", lambda whole, self: kept(self, whole))
 
 
-@LOT.bug("evaluation", "replicas are evaluated before their last step", "B17", "mlp graph_cadence", "ddp.graph.engine")
+@unseen("evaluation", "B17", "mlp graph_cadence", "ddp.graph.engine")
 def evaluated_before_update(engine: Module) -> None:
-    """Evaluate replicas that have not taken their last step."""
+    """Replicas are evaluated before their last step. Evaluate replicas that have not taken their last step."""
 
     def broken(evaluate: Any, self: Any, epoch: int) -> None:
         self._everywhere = lambda act: self._run([partial(act, loop) for loop in self._loops])
@@ -68,18 +55,9 @@ def evaluated_before_update(engine: Module) -> None:
     wrap(engine._Engine, "_evaluate", broken)
 
 
-# Record
-
-
-@LOT.bug(
-    "record",
-    "data is booked as forward pass",
-    "B8.07",
-    "conv_ae cpu_cadence loader.kind=streaming",
-    "ddp.process.meter",
-)
+@unseen("record", "B8.07", "conv_ae cpu_cadence loader.kind=streaming", "ddp.process.meter")
 def data_booked_as_forward(meter: Module) -> None:
-    """Book the time until a batch is there as part of the forward pass."""
+    """Data is booked as forward pass. Book the time until a batch is there as part of the forward pass."""
 
     def broken(add: Any, self: Any, kind: str, *about: Any, **named: Any) -> float:
         at: float = add("forward" if kind == "data" else kind, *about, **named)
@@ -91,9 +69,9 @@ def data_booked_as_forward(meter: Module) -> None:
     wrap(meter.Meter, "add", broken)
 
 
-@LOT.bug("record", "a batch's tokens are a sample's", "B8.03", "gpt_nano nccl_sync", "ddp.replica.figures")
+@unseen("record", "B8.03", "gpt_nano nccl_sync", "ddp.replica.figures")
 def tokens_of_batch(figures: Module) -> None:
-    """Take the tokens of a batch for those of a sample."""
+    """A batch's tokens are a sample's. Take the tokens of a batch for those of a sample."""
 
     def broken(counting: Any, self: Any, tensors: Any, samples: int) -> Any:
         known, done = self._tokens, counting(tensors, samples)
@@ -104,15 +82,9 @@ def tokens_of_batch(figures: Module) -> None:
     wrap(figures.StepFigures, "counting", broken)
 
 
-@LOT.bug(
-    "record",
-    "work is divided by all passes' samples",
-    "B8.03",
-    "lenet solo train.accumulate=2 profile.steps=5",
-    "ddp.replica.figures",
-)
+@unseen("record", "B8.03", "lenet solo train.accumulate=2 profile.steps=5", "ddp.replica.figures")
 def work_over_all_passes(figures: Module) -> None:
-    """Divide the work of one pass by the samples of all passes of a step."""
+    """Work is divided by all passes' samples. Divide the work of one pass by the samples of all passes of a step."""
 
     def keep(make: Any, self: Any, job: Any, *about: Any) -> None:
         self.passes = job.step.accumulate
@@ -122,9 +94,9 @@ def work_over_all_passes(figures: Module) -> None:
     wrap(figures.StepFigures, "_counted", lambda counted, self, samples: counted(samples * self.passes))
 
 
-@LOT.bug("record", "scalars are the last step's", "B8.09", "lenet nccl_cadence", "ddp.replica.scalars")
+@unseen("record", "B8.09", "lenet nccl_cadence", "ddp.replica.scalars")
 def scalars_of_last_step(scalars: Module) -> None:
-    """Forget what the step before has recorded when another one begins."""
+    """Scalars are the last step's. Forget what the step before has recorded when another one begins."""
 
     def broken(enter: Any, self: Any) -> Any:
         self._step.clear()
@@ -133,9 +105,9 @@ def scalars_of_last_step(scalars: Module) -> None:
     wrap(scalars.Scalars, "__enter__", broken)
 
 
-@LOT.bug("record", "a loss is divided twice", "B8.11", "vit zero1 train.accumulate=2", "ddp.replica.replica")
+@unseen("record", "B8.11", "vit zero1 train.accumulate=2", "ddp.replica.replica")
 def training_loss_divided(replica: Module) -> None:
-    """Divide the loss of a step by its passes once more, for the record."""
+    """A loss is divided twice. Divide the loss of a step by its passes once more, for the record."""
 
     def broken(accumulate: Any, self: Any, parts: Any, *about: Any) -> Any:
         loss, at = accumulate(parts, *about)

@@ -1,7 +1,4 @@
-"""Defects of `benchmarks.bugs.unseen` in optimizers, schedules and averages, by somebody who had not read the checks.
-
-Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
-"""
+"""Defects of `benchmarks.bugs.unseen` in optimizers, schedules and averages, by somebody who had not read the checks."""
 
 from __future__ import annotations
 
@@ -10,28 +7,24 @@ from functools import partial
 from typing import Any
 
 from benchmarks.bugs.bug import Module, after_init, wrap
-from benchmarks.bugs.unseen import Lot
+from benchmarks.bugs.unseen import unseen
 from benchmarks.bugs.unseen_seventh import stopped
-
-LOT = Lot()
 
 ON_THE_WAY = 700
 """Step at which runs that are gone on with end."""
 ended = partial(stopped, at=ON_THE_WAY)
 
-# Optimizer
 
-
-@LOT.bug(
+@unseen(
     "optimizer",
-    "an optimizer's count of steps is lost when a run goes on",
     "D07",
     "mlp nccl_sync resumed checkpoint.unit=averages checkpoint.every=200",
     "ddp.checkpoint.parts",
     {"ddp.replica.replica": ended},
 )
 def counters_lost_when_resumed(parts: Module) -> None:
-    """Begin the optimizer's count of steps anew when a run goes on."""
+    """An optimizer's count of steps is lost when a run goes on. Begin the optimizer's count of steps anew when a run
+    goes on."""
     load = parts.load_optimizer
 
     def broken(optimizer: Any, *about: Any) -> None:
@@ -43,15 +36,10 @@ def counters_lost_when_resumed(parts: Module) -> None:
     parts.load_optimizer = broken
 
 
-@LOT.bug(
-    "optimizer",
-    "groups lose their decay",
-    "D03",
-    "benchmarks.bugs.own_augmented torch_zero1",
-    "ddp.backends.torch_zero1",
-)
+@unseen("optimizer", "D03", "benchmarks.bugs.own_augmented torch_zero1", "ddp.backends.torch_zero1")
 def groups_without_settings(torch_zero1: Module) -> None:
-    """Make the sharded optimizer of the parameters and rates of the groups: their decay is the class's own."""
+    """Groups lose their decay. Make the sharded optimizer of the parameters and rates of the groups: their decay is the
+    class's own."""
 
     def broken(build: Any, self: Any) -> None:
         make = torch_zero1.ZeroRedundancyOptimizer
@@ -66,15 +54,9 @@ def groups_without_settings(torch_zero1: Module) -> None:
     wrap(torch_zero1.ZeroStep, "build", broken)
 
 
-@LOT.bug(
-    "optimizer",
-    "second moments are not averaged",
-    "D19",
-    "mlp nccl_cadence averaging.optimizer_state=true",
-    "ddp.replica.optimizer_state",
-)
+@unseen("optimizer", "D19", "mlp nccl_cadence averaging.optimizer_state=true", "ddp.replica.optimizer_state")
 def second_moments_forgotten(optimizer_state: Module) -> None:
-    """Average of the optimizer's state what is called momentum alone."""
+    """Second moments are not averaged. Average of the optimizer's state what is called momentum alone."""
     probe = optimizer_state._probe
 
     def broken(optimizer: Any) -> Any:
@@ -84,15 +66,10 @@ def second_moments_forgotten(optimizer_state: Module) -> None:
     optimizer_state._probe = broken
 
 
-@LOT.bug(
-    "optimizer",
-    "a rank that returns has no moments",
-    "D11",
-    "mlp nccl_cadence cluster.restart=1 cluster.faults=['1@60:crash']",
-    "ddp.engine.handover",
-)
+@unseen("optimizer", "D11", "mlp nccl_cadence cluster.restart=1 cluster.faults=['1@60:crash']", "ddp.engine.handover")
 def moments_not_taken_over(handover: Module) -> None:
-    """Have a rank that was started again begin with an optimizer that has no state."""
+    """A rank that returns has no moments. Have a rank that was started again begin with an optimizer that has no
+    state."""
     load = handover.load_sent
 
     def broken(scratch: Any, round: int, loop: Any, backend: Any) -> Any:
@@ -105,27 +82,16 @@ def moments_not_taken_over(handover: Module) -> None:
     handover.load_sent = broken
 
 
-# Schedule
-
-
-@LOT.bug(
-    "schedule",
-    "PyTorch's schedulers are a step ahead",
-    "B5.09",
-    "benchmarks.bugs.own_sampled nccl_cadence",
-    "ddp.replica.lr_schedule",
-)
+@unseen("schedule", "B5.09", "benchmarks.bugs.own_sampled nccl_cadence", "ddp.replica.lr_schedule")
 def scheduler_a_step_ahead(lr_schedule: Module) -> None:
-    """Give the rate that PyTorch's scheduler has after its step."""
+    """PyTorch's schedulers are a step ahead. Give the rate that PyTorch's scheduler has after its step."""
     wrap(lr_schedule.LRSchedule, "__call__", lambda call, self, seen: call(min(seen + 1.0 / self.steps, 1.0)))
 
 
-# Average
-
-
-@LOT.bug("average", "statistics lose what moved them meanwhile", "B6.04", "lenet cpu_async", "ddp.backends.snapshot")
+@unseen("average", "B6.04", "lenet cpu_async", "ddp.backends.snapshot")
 def statistics_taken_whole(snapshot: Module) -> None:
-    """Have a rank's running statistics become the average: what moved them meanwhile is lost."""
+    """Statistics lose what moved them meanwhile. Have a rank's running statistics become the average: what moved them
+    meanwhile is lost."""
 
     def broken(apply: Any, self: Any, *about: Any, **named: Any) -> Any:
         for section, excess, mean in zip(self._sections, self._snapshot, self._average, strict=True):
@@ -136,15 +102,10 @@ def statistics_taken_whole(snapshot: Module) -> None:
     wrap(snapshot.Backend, "apply", broken)
 
 
-@LOT.bug(
-    "average",
-    "nothing is averaged for 300 steps",
-    "D19",
-    "mlp torch_local_sgd world_size=3",
-    "ddp.backends.torch_local_sgd",
-)
+@unseen("average", "D19", "mlp torch_local_sgd world_size=3", "ddp.backends.torch_local_sgd")
 def warm_up_counted_in_periods(local: Module) -> None:
-    """Begin to average parameters after 100 periods, while gradients are averaged for 100 steps."""
+    """Nothing is averaged for 300 steps. Begin to average parameters after 100 periods, while gradients are averaged
+    for 100 steps."""
 
     def broken(build: Any, self: Any) -> None:
         make = local.PeriodicModelAverager
@@ -156,15 +117,15 @@ def warm_up_counted_in_periods(local: Module) -> None:
     wrap(local.LocalStep, "build", broken)
 
 
-@LOT.bug(
+@unseen(
     "average",
-    "survivors have each other's weights",
     "B6.28",
     "mlp cpu_cadence world_size=3 cluster.speeds=[0.3,1.0,0.5] cluster.faults=['0@60:crash']",
     "ddp.backends.snapshot",
 )
 def survivors_swap_weights(snapshot: Module) -> None:
-    """Look up the weights of those that are left by their ranks, which are no longer their places."""
+    """Survivors have each other's weights. Look up the weights of those that are left by their ranks, which are no
+    longer their places."""
 
     def broken(reduce: Any, self: Any, order: Any) -> None:
         samples = order.samples
@@ -173,15 +134,9 @@ def survivors_swap_weights(snapshot: Module) -> None:
     wrap(snapshot.Reducer, "_reduce", broken)
 
 
-@LOT.bug(
-    "average",
-    "replicas go the other part of the way",
-    "B6.04",
-    "mlp nccl_cadence world_size=3 averaging.elastic=0.3",
-    "ddp.backends.allreduce",
-)
+@unseen("average", "B6.04", "mlp nccl_cadence world_size=3 averaging.elastic=0.3", "ddp.backends.allreduce")
 def elastic_the_other_way(allreduce: Module) -> None:
-    """Take the part of the way to the average for the part that stays."""
+    """Replicas go the other part of the way. Take the part of the way to the average for the part that stays."""
 
     def broken(prepare: Any, self: Any) -> None:
         settings = self.job.averaging
@@ -191,15 +146,9 @@ def elastic_the_other_way(allreduce: Module) -> None:
     wrap(allreduce.Backend, "_prepare_average", broken)
 
 
-@LOT.bug(
-    "average",
-    "the outer velocity is dampened",
-    "D17",
-    "lenet cpu_cadence averaging.outer=momentum",
-    "ddp.replica.outer_optimizer",
-)
+@unseen("average", "D17", "lenet cpu_cadence averaging.outer=momentum", "ddp.replica.outer_optimizer")
 def outer_momentum_dampened(outer_optimizer: Module) -> None:
-    """Dampen what enters the outer velocity, by one less the momentum."""
+    """The outer velocity is dampened. Dampen what enters the outer velocity, by one less the momentum."""
 
     def broken(step: Any, self: Any, mean: Any, last: Any, piece: Any = slice(None)) -> None:
         before = self.velocity[piece] * self._momentum
@@ -209,9 +158,9 @@ def outer_momentum_dampened(outer_optimizer: Module) -> None:
     wrap(outer_optimizer.Outer, "step", broken)
 
 
-@LOT.bug("average", "replicas take the first one's statistics", "B17", "lenet graph_sync", "ddp.gradients.exchange")
+@unseen("average", "B17", "lenet graph_sync", "ddp.gradients.exchange")
 def statistics_of_first_replica(exchange: Module) -> None:
-    """Have all replicas take the running statistics of the first one."""
+    """Replicas take the first one's statistics. Have all replicas take the running statistics of the first one."""
 
     def change(self: Any) -> None:
         for number, gradients in enumerate(self.gradients):
@@ -221,9 +170,10 @@ def statistics_of_first_replica(exchange: Module) -> None:
     after_init(exchange.Exchange, change)
 
 
-@LOT.bug("average", "the last elements are not fetched", "B9.09", "mlp zero1", "ddp.sharding.zero1")
+@unseen("average", "B9.09", "mlp zero1", "ddp.sharding.zero1")
 def tail_not_fetched(zero1: Module) -> None:
-    """Fetch what other ranks have moved in whole lines of 64 elements: what is left at the end stays old."""
+    """The last elements are not fetched. Fetch what other ranks have moved in whole lines of 64 elements: what is left
+    at the end stays old."""
 
     def broken(fetches: Any, self: Any) -> Any:
         cut = []
@@ -236,14 +186,13 @@ def tail_not_fetched(zero1: Module) -> None:
     wrap(zero1.ShardedStep, "_fetches", broken)
 
 
-@LOT.bug(
+@unseen(
     "average",
-    "a checkpoint has rank 0's replica",
     "B7.13",
     "mlp cpu_async resumed checkpoint.unit=averages checkpoint.every=5",
     "ddp.engine.loop",
     {"ddp.replica.replica": ended},
 )
 def own_replica_saved(loop: Module) -> None:
-    """Save rank 0's replica for the model, where that is the average."""
+    """A checkpoint has rank 0's replica. Save rank 0's replica for the model, where that is the average."""
     wrap(loop.TrainingLoop, "save", lambda save, self, order, kept=(), averaged_weights=None: save(order, kept))

@@ -1,7 +1,4 @@
-"""Defects of `benchmarks.bugs.unseen` by somebody who had not seen the checks: of users' set-ups, wrappers and settings.
-
-Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
-"""
+"""Defects of `benchmarks.bugs.unseen` by somebody who had not seen the checks: of users' set-ups, wrappers and settings."""
 
 from __future__ import annotations
 
@@ -11,9 +8,8 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from benchmarks.bugs.bug import Module, after_init, rank, wrap
-from benchmarks.bugs.unseen import Lot
+from benchmarks.bugs.unseen import unseen
 
-LOT = Lot()
 STRETCH = 128
 """Samples that a bucketing loader sorts at a time."""
 
@@ -29,31 +25,21 @@ class Stand:
         return getattr(self._module, name)
 
 
-# Data
-
-
-@LOT.bug(
-    "data",
-    "images that are shifted are filled up with their mirror image, not with zeros",
-    "padding_mode of another library",
-    "benchmarks.bugs.own_augmented cpu_cadence",
-    "ddp.data.augment",
-)
+@unseen("data", "padding_mode of another library", "benchmarks.bugs.own_augmented cpu_cadence", "ddp.data.augment")
 def padding_mirrors(augment: Module) -> None:
-    """Pad by reflection."""
+    """Images that are shifted are filled up with their mirror image, not with zeros. Pad by reflection."""
     pad = augment.functional.pad
     augment.functional = Stand(augment.functional, pad=lambda images, sides: pad(images, sides, mode="reflect"))
 
 
-@LOT.bug(
+@unseen(
     "data",
-    "NumPy draws the same numbers on all ranks and in all epochs",
     "PyTorch's workers before 1.9, whose NumPy seeds were copies",
     "benchmarks.bugs.own_drawing zero1",
     "ddp.engine.loop",
 )
 def numbers_alike_every_epoch(loop: Module) -> None:
-    """Seed NumPy alike as an epoch begins."""
+    """NumPy draws the same numbers on all ranks and in all epochs. Seed NumPy alike as an epoch begins."""
 
     def broken(begin: Any, self: Any, *about: Any) -> None:
         loop.seed_others(loop.derive(self.job.seed, "others", 0))
@@ -62,18 +48,9 @@ def numbers_alike_every_epoch(loop: Module) -> None:
     wrap(loop.TrainingLoop, "begin", broken)
 
 
-# Order
-
-
-@LOT.bug(
-    "order",
-    "samples are sorted by label within stretches of 128 of the order",
-    "a bucketing loader that groups like samples",
-    "lenet nccl_async",
-    "ddp.replica.replica",
-)
+@unseen("order", "a bucketing loader that groups like samples", "lenet nccl_async", "ddp.replica.replica")
 def batches_of_like_labels(replica: Module) -> None:
-    """Sort orders as they are made."""
+    """Samples are sorted by label within stretches of 128 of the order. Sort orders as they are made."""
     make = replica._order
 
     def broken(task: Any, *about: Any) -> Any:
@@ -90,15 +67,10 @@ def batches_of_like_labels(replica: Module) -> None:
     replica._order = broken
 
 
-@LOT.bug(
-    "order",
-    "what a sampler draws several times is trained once, and those that it left out make up for that",
-    "indices that pass through a set",
-    "benchmarks.bugs.own_sampled nccl_qsr",
-    "ddp.data.epoch_order",
-)
+@unseen("order", "indices that pass through a set", "benchmarks.bugs.own_sampled nccl_qsr", "ddp.data.epoch_order")
 def draws_without_replacement(epoch_order: Module) -> None:
-    """Drop repeats; put what lacks behind the rest."""
+    """What a sampler draws several times is trained once, and those that it left out make up for that. Drop repeats;
+    put what lacks behind the rest."""
 
     def broken(sample: Any, self: Any, epoch: int) -> Any:
         drawn = sample(epoch)
@@ -110,18 +82,10 @@ def draws_without_replacement(epoch_order: Module) -> None:
     wrap(epoch_order.EpochOrder, "_sampled", broken)
 
 
-# Forward
-
-
-@LOT.bug(
-    "forward",
-    "rank 1 divides the scores of attention by the root of the whole width, not of a head's",
-    "another kernel on another device",
-    "gpt_nano cpu_async",
-    "bench.models.attention",
-)
+@unseen("forward", "another kernel on another device", "gpt_nano cpu_async", "bench.models.attention")
 def scores_too_small_on_rank(attention: Module) -> None:
-    """Give another scale on rank 1."""
+    """Rank 1 divides the scores of attention by the root of the whole width, not of a head's. Give another scale on
+    rank 1."""
     attend = attention.F.scaled_dot_product_attention
 
     def broken(query: Any, key: Any, value: Any, **named: Any) -> Any:
@@ -131,15 +95,15 @@ def scores_too_small_on_rank(attention: Module) -> None:
     attention.F = Stand(attention.F, scaled_dot_product_attention=broken)
 
 
-@LOT.bug(
+@unseen(
     "forward",
-    "layers that are computed again for the backward pass drop other places than in the forward pass",
     "checkpointing of activations without the state of random numbers",
     "gpt_nano nccl_sync",
     "bench.models.attention",
 )
 def recomputed_with_other_masks(attention: Module) -> None:
-    """Compute layers again in the backward pass, with the numbers that come then."""
+    """Layers that are computed again for the backward pass drop other places than in the forward pass. Compute layers
+    again in the backward pass, with the numbers that come then."""
 
     def broken(forward: Any, self: Any, x: Any) -> Any:
         if not self.training:
@@ -149,18 +113,14 @@ def recomputed_with_other_masks(attention: Module) -> None:
     wrap(attention.Layer, "forward", broken)
 
 
-# Gradient
-
-
-@LOT.bug(
+@unseen(
     "gradient",
-    "gradients are clipped tensor by tensor, each by its own norm",
     "clipping inside a hook of each parameter",
     "resnet_graph graph_cadence train.max_grad_norm=0.5",
     "ddp.graph.accumulate",
 )
 def clipped_tensor_by_tensor(accumulate: Module) -> None:
-    """Clip one at a time."""
+    """Gradients are clipped tensor by tensor, each by its own norm. Clip one at a time."""
     clip = torch.nn.utils.clip_grad_norm_
 
     def broken(parameters: Any, limit: float) -> None:
@@ -171,27 +131,21 @@ def clipped_tensor_by_tensor(accumulate: Module) -> None:
     accumulate.torch = Stand(torch, nn=Stand(torch.nn, utils=utils))
 
 
-@LOT.bug(
-    "gradient",
-    "gradients of a character's embedding are divided by how often a rank's batch has it",
-    "scale_grad_by_freq, left on",
-    "gpt_nano zero2",
-    "bench.models.gpt_nano",
-)
+@unseen("gradient", "scale_grad_by_freq, left on", "gpt_nano zero2", "bench.models.gpt_nano")
 def embeddings_by_frequency(gpt_nano: Module) -> None:
-    """Set the flag of the embedding of tokens."""
+    """Gradients of a character's embedding are divided by how often a rank's batch has it. Set the flag of the
+    embedding of tokens."""
     after_init(gpt_nano.GPT, lambda model: setattr(model.tokens, "scale_grad_by_freq", True))
 
 
-@LOT.bug(
+@unseen(
     "gradient",
-    "the first of a step's four passes does not count",
     "a clear of gradients between the passes",
     "mlp torch_fsdp train.accumulate=4",
     "ddp.backends.torch_fsdp",
 )
 def first_pass_cleared(torch_fsdp: Module) -> None:
-    """Clear shards' gradients before the second pass."""
+    """The first of a step's four passes does not count. Clear shards' gradients before the second pass."""
 
     def broken(one_pass: Any, self: Any, last: bool) -> Any:
         before = vars(self).get("_bug_passes", 0)
@@ -204,18 +158,14 @@ def first_pass_cleared(torch_fsdp: Module) -> None:
     wrap(torch_fsdp.FullyShardedStep, "one_pass", broken)
 
 
-# Optimizer
-
-
-@LOT.bug(
+@unseen(
     "optimizer",
-    "where ranks' optimizers begin anew, their moments do, and their counts of steps do not",
     "B6.02, of a bias that is no longer corrected",
     "benchmarks.bugs.own_plain virtual_nccl_cadence world_size=16 averaging.outer=nesterov",
     "ddp.virtual.row_optimizer",
 )
 def counts_not_reset(row_optimizer: Module) -> None:
-    """Leave the count."""
+    """Where ranks' optimizers begin anew, their moments do, and their counts of steps do not. Leave the count."""
 
     def broken(reset: Any, self: Any, number: int) -> None:
         count = self.steps[number].clone()
@@ -225,15 +175,10 @@ def counts_not_reset(row_optimizer: Module) -> None:
     wrap(row_optimizer.RowOptimizer, "reset", broken)
 
 
-@LOT.bug(
-    "optimizer",
-    "the optimizer that is made anew has its weight decay in the gradient",
-    "Adam made for AdamW",
-    "benchmarks.bugs.own_augmented torch_zero1",
-    "ddp.backends.torch_zero1",
-)
+@unseen("optimizer", "Adam made for AdamW", "benchmarks.bugs.own_augmented torch_zero1", "ddp.backends.torch_zero1")
 def decay_coupled(torch_zero1: Module) -> None:
-    """Have groups say that their decay is not decoupled."""
+    """The optimizer that is made anew has its weight decay in the gradient. Have groups say that their decay is not
+    decoupled."""
 
     def broken(build: Any, self: Any) -> None:
         for group in self.replica.optimizer.param_groups:
@@ -243,15 +188,9 @@ def decay_coupled(torch_zero1: Module) -> None:
     wrap(torch_zero1.ZeroStep, "build", broken)
 
 
-@LOT.bug(
-    "optimizer",
-    "second moments are kept in bfloat16, in which they hardly fall",
-    "B9.07, of optimizer state",
-    "mlp zero3",
-    "ddp.replica.replica",
-)
+@unseen("optimizer", "B9.07, of optimizer state", "mlp zero3", "ddp.replica.replica")
 def second_moments_in_half(replica: Module) -> None:
-    """Round them after each step."""
+    """Second moments are kept in bfloat16, in which they hardly fall. Round them after each step."""
 
     def broken(step: Any, self: Any, *about: Any) -> Any:
         result = step(*about)

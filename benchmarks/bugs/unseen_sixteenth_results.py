@@ -8,36 +8,30 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.bugs.bug import Module, after_init, wrap
-from benchmarks.bugs.unseen import Lot
+from benchmarks.bugs.unseen import unseen
 from benchmarks.bugs.unseen_seventh import stopped
 
-LOT = Lot()
 
-# Schedule
-
-
-@LOT.bug(
+@unseen(
     "schedule",
-    "a scheduler of PyTorch's steps once for every rank",
     "Accelerate, of schedulers that are not told of ranks",
     "benchmarks.bugs.own_sampled cpu_sync",
     "ddp.replica.lr_schedule",
 )
 def scheduler_steps_for_each_rank(lr_schedule: Module) -> None:
-    """Look two steps on for each one."""
+    """A scheduler of PyTorch's steps once for every rank. Look two steps on for each one."""
     wrap(lr_schedule.LRSchedule, "__call__", lambda call, self, seen: call(min(2 * seen, 1.0)))
 
 
-@LOT.bug(
+@unseen(
     "schedule",
-    "a run that goes on calls the callback of epochs that have begun once more",
     "Lightning, of hooks when an epoch is gone on with",
     "benchmarks.bugs.own_decaying cpu_cadence resumed checkpoint.unit=averages checkpoint.every=2",
     "ddp.engine.loop",
     {"ddp.replica.replica": lambda replica: stopped(replica, 240)},
 )
 def callbacks_called_again(loop: Module) -> None:
-    """Forget which epochs have begun."""
+    """A run that goes on calls the callback of epochs that have begun once more. Forget which epochs have begun."""
 
     def broken(restore: Any, self: Any, *about: Any) -> None:
         restore(*about)
@@ -46,31 +40,26 @@ def callbacks_called_again(loop: Module) -> None:
     wrap(loop.TrainingLoop, "restore", broken)
 
 
-# Average
-
-
-@LOT.bug(
+@unseen(
     "average",
-    "the outer optimizer has the usual momentum, whatever is asked for",
     "B5.17, of a setting that never arrives",
     "lenet cpu_async averaging.outer=momentum averaging.outer_momentum=0.5",
     "ddp.replica.outer_optimizer",
 )
 def outer_momentum_not_read(outer_optimizer: Module) -> None:
-    """Leave the setting out."""
+    """The outer optimizer has the usual momentum, whatever is asked for. Leave the setting out."""
     outer = outer_optimizer.outer
     outer_optimizer.outer = lambda averaging, like: outer(replace(averaging, outer_momentum=None), like)
 
 
-@LOT.bug(
+@unseen(
     "average",
-    "a rank that returns brings its initial parameters into an average before it has the others'",
     "a replica that takes part before it is healed",
     "mlp cpu_async cluster.restart=1 cluster.faults=['1@900:crash']",
     "ddp.backends.snapshot",
 )
 def returned_with_initial_parameters(snapshot: Module) -> None:
-    """Load nothing."""
+    """A rank that returns brings its initial parameters into an average before it has the others'. Load nothing."""
 
     def broken(load: Any, self: Any, state: Any) -> None:
         self._applied = state["averaged"]
@@ -78,18 +67,10 @@ def returned_with_initial_parameters(snapshot: Module) -> None:
     wrap(snapshot.Backend, "load_state_dict", broken)
 
 
-# Evaluation
-
-
-@LOT.bug(
-    "evaluation",
-    "attention is causal in training alone: in evaluations a token sees the one that it is to predict",
-    "a mask that is made where the model trains",
-    "gpt_nano torch_ddp",
-    "bench.models.attention",
-)
+@unseen("evaluation", "a mask that is made where the model trains", "gpt_nano torch_ddp", "bench.models.attention")
 def evaluated_without_mask(attention: Module) -> None:
-    """Attend to everything in evaluation mode."""
+    """Attention is causal in training alone: in evaluations a token sees the one that it is to predict. Attend to
+    everything in evaluation mode."""
 
     def broken(attend: Any, self: Any, x: Any) -> Any:
         causal, self.causal = self.causal, self.causal and self.training
@@ -101,15 +82,15 @@ def evaluated_without_mask(attention: Module) -> None:
     wrap(attention.Layer, "_attend", broken)
 
 
-@LOT.bug(
+@unseen(
     "evaluation",
-    "a model that is compiled is evaluated by the code for training",
     "a compiler that does not guard on the mode",
     "lenet nccl_sync train.compile=true",
     "ddp.replica.passes",
 )
 def evaluated_by_training_code(passes: Module) -> None:
-    """Evaluate in training mode; running statistics are put back."""
+    """A model that is compiled is evaluated by the code for training. Evaluate in training mode; running statistics are
+    put back."""
 
     @contextmanager
     def training(model: Any) -> Iterator[None]:
@@ -123,18 +104,9 @@ def evaluated_by_training_code(passes: Module) -> None:
     wrap(passes.StepPasses, "eager", lambda eager, self: training(self._model) if self._compiled else eager())
 
 
-# Record
-
-
-@LOT.bug(
-    "record",
-    "the clock of training does not stand still for evaluations",
-    "B8.05, of a clock that is told of none",
-    "mlp nccl_cadence",
-    "ddp.core.summary",
-)
+@unseen("record", "B8.05, of a clock that is told of none", "mlp nccl_cadence", "ddp.core.summary")
 def clock_goes_on_in_evaluations(summary: Module) -> None:
-    """Count all seconds since the last rank was ready."""
+    """The clock of training does not stand still for evaluations. Count all seconds since the last rank was ready."""
 
     def broken(seconds: Any, self: Any, time: float) -> float:
         return self.before + max(time - max(self._ready.values()), 0.0) if self._ready else seconds(time)
@@ -142,15 +114,10 @@ def clock_goes_on_in_evaluations(summary: Module) -> None:
     wrap(summary.EpochFold, "_seconds", broken)
 
 
-@LOT.bug(
-    "record",
-    "a rank that is to be half as fast takes half as long again for a step, not twice as long",
-    "B8.03, of what is emulated",
-    "mlp cpu_cadence cluster.speeds=[1,0.5]",
-    "ddp.process.slowdown",
-)
+@unseen("record", "B8.03, of what is emulated", "mlp cpu_cadence cluster.speeds=[1,0.5]", "ddp.process.slowdown")
 def half_as_slow(slowdown: Module) -> None:
-    """Halve what a step is made longer by."""
+    """A rank that is to be half as fast takes half as long again for a step, not twice as long. Halve what a step is
+    made longer by."""
 
     def changed(own: Any) -> None:
         own._factor = own._own = own._own / 2

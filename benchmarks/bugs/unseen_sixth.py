@@ -1,7 +1,5 @@
 """Defects of `benchmarks.bugs.unseen` in set-ups, and in data, order, forward pass and gradients of runs that lose ranks,
 go on from a checkpoint, or have steps that are seldom looked at.
-
-Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
 """
 
 from __future__ import annotations
@@ -11,22 +9,13 @@ from functools import partial
 from typing import Any
 
 from benchmarks.bugs.bug import Module, after_init, counted, rank, wrap
-from benchmarks.bugs.unseen import Lot
-
-LOT = Lot()
-
-# Data
+from benchmarks.bugs.unseen import unseen
 
 
-@LOT.bug(
-    "data",
-    "every 40th batch that is read ahead is the one before it",
-    "C14",
-    "lenet nccl_sync loader.kind=streaming",
-    "ddp.data.streaming",
-)
+@unseen("data", "C14", "lenet nccl_sync loader.kind=streaming", "ddp.data.streaming")
 def readers_share_memory(streaming: Module) -> None:
-    """Have the reader's every 40th batch lie where the one before lies: its memory is given away too early."""
+    """Every 40th batch that is read ahead is the one before it. Have the reader's every 40th batch lie where the one
+    before lies: its memory is given away too early."""
 
     def broken(get: Any, self: Any, batch: Any) -> Any:
         members = get(batch)
@@ -37,15 +26,10 @@ def readers_share_memory(streaming: Module) -> None:
     wrap(streaming.Streaming, "get", broken)
 
 
-@LOT.bug(
-    "data",
-    "what a lost rank leaves is read from a batch further on",
-    "A21",
-    "mlp cpu_async world_size=3 cluster.faults=['2@120:crash']",
-    "ddp.data.gather",
-)
+@unseen("data", "A21", "mlp cpu_async world_size=3 cluster.faults=['2@120:crash']", "ddp.data.gather")
 def survivors_read_a_batch_on(gather: Module) -> None:
-    """Read what was taken over from a lost rank, which lies before what was trained last, from a batch further on."""
+    """What a lost rank leaves is read from a batch further on. Read what was taken over from a lost rank, which lies
+    before what was trained last, from a batch further on."""
 
     def broken(indices: Any, self: Any, batch: Any) -> Any:
         place, last = (batch.epoch, batch.start), getattr(self, "last", (-1, 0))
@@ -57,16 +41,14 @@ def survivors_read_a_batch_on(gather: Module) -> None:
     wrap(gather.Gather, "indices", broken)
 
 
-# Order
-
-
 LATE = 0.95
 """Part of an epoch from which on rank 1 is in the next one's order."""
 
 
-@LOT.bug("order", "rank 1 ends epochs in the next one's order", "A07", "mlp cpu_async", "ddp.data.gather")
+@unseen("order", "A07", "mlp cpu_async", "ddp.data.gather")
 def next_order_early(gather: Module) -> None:
-    """Have rank 1 read the last samples of an epoch in the order of the next one: its reader is ahead."""
+    """Rank 1 ends epochs in the next one's order. Have rank 1 read the last samples of an epoch in the order of the
+    next one: its reader is ahead."""
 
     def broken(indices: Any, self: Any, batch: Any) -> Any:
         visits = self._visits
@@ -76,15 +58,10 @@ def next_order_early(gather: Module) -> None:
     wrap(gather.Gather, "indices", broken)
 
 
-@LOT.bug(
-    "order",
-    "the rest of an epoch is its beginning again",
-    "A09",
-    "mlp nccl_sync resumed checkpoint.unit=averages checkpoint.every=5",
-    "ddp.replica.replica",
-)
+@unseen("order", "A09", "mlp nccl_sync resumed checkpoint.unit=averages checkpoint.every=5", "ddp.replica.replica")
 def restarts_at_epoch(replica: Module) -> None:
-    """Have a rank that goes on from a checkpoint read the part of an epoch that is left from that epoch's beginning."""
+    """The rest of an epoch is its beginning again. Have a rank that goes on from a checkpoint read the part of an epoch
+    that is left from that epoch's beginning."""
     from benchmarks.bugs.unseen_fourth import interrupted
 
     interrupted(replica)
@@ -105,18 +82,15 @@ def restarts_at_epoch(replica: Module) -> None:
     after_init(replica.Replica, change)
 
 
-# Forward
-
-
-@LOT.bug("forward", "a set-up drops twice as much", "B5.17", "gpt_nano nccl_sync", "bench.models.gpt_nano")
+@unseen("forward", "B5.17", "gpt_nano nccl_sync", "bench.models.gpt_nano")
 def dropout_of_setup(gpt_nano: Module) -> None:
-    """Drop a fifth, where the set-up drops a tenth."""
+    """A set-up drops twice as much. Drop a fifth, where the set-up drops a tenth."""
     gpt_nano.DROPOUT = 0.2
 
 
-@LOT.bug("forward", "a set-up's norms have another epsilon", "B5.17", "lenet nccl_cadence", "bench.models.lenet")
+@unseen("forward", "B5.17", "lenet nccl_cadence", "bench.models.lenet")
 def epsilon_of_setup(lenet: Module) -> None:
-    """Give the set-up's batch norms another epsilon."""
+    """A set-up's norms have another epsilon. Give the set-up's batch norms another epsilon."""
     stage = lenet._stage
 
     def broken(*about: Any, **named: Any) -> Any:
@@ -127,15 +101,10 @@ def epsilon_of_setup(lenet: Module) -> None:
     lenet._stage = broken
 
 
-@LOT.bug(
-    "forward",
-    "rank 1's running statistics stand when a run goes on",
-    "B21",
-    "lenet cpu_async resumed",
-    "ddp.replica.replica",
-)
+@unseen("forward", "B21", "lenet cpu_async resumed", "ddp.replica.replica")
 def statistics_stand_when_resumed(replica: Module) -> None:
-    """Keep the running statistics of norms where the checkpoint had them, on rank 1."""
+    """Rank 1's running statistics stand when a run goes on. Keep the running statistics of norms where the checkpoint
+    had them, on rank 1."""
     from benchmarks.bugs.unseen_fourth import interrupted
 
     interrupted(replica)
@@ -148,18 +117,10 @@ def statistics_stand_when_resumed(replica: Module) -> None:
     after_init(replica.Replica, change)
 
 
-# Gradient
-
-
-@LOT.bug(
-    "gradient",
-    "a short global batch counts as a whole one",
-    "C02",
-    "mlp nccl_sync world_size=3",
-    "ddp.gradients.average",
-)
+@unseen("gradient", "C02", "mlp nccl_sync world_size=3", "ddp.gradients.average")
 def short_batch_by_nominal(average: Module) -> None:
-    """Weigh gradients of a short global batch by the samples that it should have."""
+    """A short global batch counts as a whole one. Weigh gradients of a short global batch by the samples that it should
+    have."""
 
     def broken(begin: Any, self: Any, batch: Any) -> float:
         self.widest = max(getattr(self, "widest", 0), batch.total)
@@ -170,9 +131,9 @@ def short_batch_by_nominal(average: Module) -> None:
     wrap(average.GradientAverage, "begin", broken)
 
 
-@LOT.bug("gradient", "gradients of every 400th step are doubled", "C22", "mlp nccl_sync", "ddp.gradients.average")
+@unseen("gradient", "C22", "mlp nccl_sync", "ddp.gradients.average")
 def doubled_now_and_then(average: Module) -> None:
-    """Double the gradients of every 400th step, on all ranks."""
+    """Gradients of every 400th step are doubled. Double the gradients of every 400th step, on all ranks."""
 
     def broken(exchange: Any, self: Any, batch: Any) -> None:
         exchange(batch)
@@ -183,9 +144,9 @@ def doubled_now_and_then(average: Module) -> None:
     wrap(average.GradientAverage, "exchange", broken)
 
 
-@LOT.bug("gradient", "passes add up in bfloat16", "B9.05", "lenet solo train.accumulate=4", "ddp.replica.replica")
+@unseen("gradient", "B9.05", "lenet solo train.accumulate=4", "ddp.replica.replica")
 def passes_added_in_half(replica: Module) -> None:
-    """Round what the passes of a step have added up to bfloat16 after each of them."""
+    """Passes add up in bfloat16. Round what the passes of a step have added up to bfloat16 after each of them."""
 
     def broken(gradients: Any, self: Any, *about: Any) -> Any:
         done = gradients(*about)
@@ -196,15 +157,10 @@ def passes_added_in_half(replica: Module) -> None:
     wrap(replica.Replica, "_gradients", broken)
 
 
-@LOT.bug(
-    "gradient",
-    "a rank weighs as one of three when two are left",
-    "B6.24",
-    "lenet nccl_sync world_size=3 cluster.faults=['2@120:crash']",
-    "ddp.gradients.average",
-)
+@unseen("gradient", "B6.24", "lenet nccl_sync world_size=3 cluster.faults=['2@120:crash']", "ddp.gradients.average")
 def divided_by_those_who_began(average: Module) -> None:
-    """Give a rank the weight of one among those that the run began with, also when one is lost."""
+    """A rank weighs as one of three when two are left. Give a rank the weight of one among those that the run began
+    with, also when one is lost."""
 
     def broken(begin: Any, self: Any, batch: Any) -> float:
         factor: float = begin(batch)
@@ -218,9 +174,9 @@ def divided_by_those_who_began(average: Module) -> None:
 # Set-ups
 
 
-@LOT.bug("optimizer", "a set-up has no weight decay", "D17", "resnet solo", "bench.models.resnet")
+@unseen("optimizer", "D17", "resnet solo", "bench.models.resnet")
 def decay_of_setup(resnet: Module) -> None:
-    """Lose the weight decay of a set-up."""
+    """A set-up has no weight decay. Lose the weight decay of a set-up."""
     import torch
 
     def task_of(model: Any, recipe: Any, data_dir: str) -> Any:
@@ -231,8 +187,8 @@ def decay_of_setup(resnet: Module) -> None:
     resnet.SETUP = replace(resnet.SETUP, task=partial(task_of, resnet.build))
 
 
-@LOT.bug("schedule", "half a cosine ends at a fiftieth", "B5.07", "mlp nccl_cadence", "bench.models.parts")
+@unseen("schedule", "B5.07", "mlp nccl_cadence", "bench.models.parts")
 def schedule_of_setup(parts: Module) -> None:
-    """Have half a cosine end at a fiftieth of the rate."""
+    """Half a cosine ends at a fiftieth. Have half a cosine end at a fiftieth of the rate."""
     cosine = parts.SCHEDULES["cosine"]
     parts.SCHEDULES["cosine"] = lambda seen: 0.02 + 0.98 * cosine(seen)

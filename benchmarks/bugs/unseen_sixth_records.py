@@ -1,7 +1,5 @@
-"""Defects of `benchmarks.bugs.unseen` in records: of runs that lose ranks, go on from a checkpoint, or where nobody looks.
-
-Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
-"""
+"""Defects of `benchmarks.bugs.unseen` in records: of runs that lose ranks, go on from a checkpoint, or where nobody
+looks."""
 
 from __future__ import annotations
 
@@ -9,14 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from benchmarks.bugs.bug import Module, rank, wrap
-from benchmarks.bugs.unseen import Lot
-
-LOT = Lot()
+from benchmarks.bugs.unseen import unseen
 
 
-@LOT.bug("record", "a report has the loss of its last step", "B8.09", "mlp nccl_cadence", "ddp.engine.pending")
+@unseen("record", "B8.09", "mlp nccl_cadence", "ddp.engine.pending")
 def loss_of_last_step(pending: Module) -> None:
-    """Report the loss of the last step for all steps of a report."""
+    """A report has the loss of its last step. Report the loss of the last step for all steps of a report."""
 
     def broken(add: Any, self: Any, loss: Any, samples: int, busy_s: float) -> None:
         add(loss, samples, busy_s)
@@ -30,16 +26,16 @@ AHEAD_S = 0.33
 """By which a clock is ahead."""
 
 
-@LOT.bug("record", "rank 1's clock is a third of a second ahead", "B8.05", "mlp nccl_cadence", "ddp.engine.rank")
+@unseen("record", "B8.05", "mlp nccl_cadence", "ddp.engine.rank")
 def clock_ahead_on_rank(module: Module) -> None:
-    """Set the clock of rank 1 ahead."""
+    """Rank 1's clock is a third of a second ahead. Set the clock of rank 1 ahead."""
     shift = module.clock.shift
     module.clock = SimpleNamespace(shift=lambda seconds: shift(seconds + (AHEAD_S if rank() == 1 else 0.0)))
 
 
-@LOT.bug("record", "the optimizer is no part of a step's time", "B8.05", "mlp cpu_async", "ddp.replica.replica")
+@unseen("record", "B8.05", "mlp cpu_async", "ddp.replica.replica")
 def busy_without_optimizer(replica: Module) -> None:
-    """Leave the optimizer out of the seconds that a step takes."""
+    """The optimizer is no part of a step's time. Leave the optimizer out of the seconds that a step takes."""
     from ddp.process.clock import now
 
     def broken(step: Any, self: Any, batch: Any, seen: float) -> Any:
@@ -54,17 +50,17 @@ def busy_without_optimizer(replica: Module) -> None:
     wrap(replica.Replica, "step", broken)
 
 
-@LOT.bug("record", "the peak of memory is that of the end", "a unit", "lenet nccl_cadence", "ddp.engine.reports")
+@unseen("record", "a unit", "lenet nccl_cadence", "ddp.engine.reports")
 def memory_of_the_end(reports: Module) -> None:
-    """Report the memory of the end as the peak."""
+    """The peak of memory is that of the end. Report the memory of the end as the peak."""
     from ddp.process.meter import _resident
 
     reports.peak_rss_bytes = lambda: _resident() or 0
 
 
-@LOT.bug("record", "a step of four passes counts as four", "A11", "lenet solo train.accumulate=4", "ddp.engine.pending")
+@unseen("record", "A11", "lenet solo train.accumulate=4", "ddp.engine.pending")
 def passes_counted_as_steps(pending: Module) -> None:
-    """Count a step of four passes as four."""
+    """A step of four passes counts as four. Count a step of four passes as four."""
 
     def broken(add: Any, self: Any, *about: Any) -> None:
         add(*about)
@@ -73,9 +69,10 @@ def passes_counted_as_steps(pending: Module) -> None:
     wrap(pending.Pending, "add", broken)
 
 
-@LOT.bug("record", "half of an evaluation's time is booked", "B8.07", "mlp solo", "ddp.engine.loop")
+@unseen("record", "B8.07", "mlp solo", "ddp.engine.loop")
 def evaluation_half_booked(loop: Module) -> None:
-    """Begin the time of an evaluation once its first half is over; the rest goes unbooked."""
+    """Half of an evaluation's time is booked. Begin the time of an evaluation once its first half is over; the rest
+    goes unbooked."""
 
     def broken(evaluate: Any, self: Any, *about: Any) -> Any:
         add = self.meter.add

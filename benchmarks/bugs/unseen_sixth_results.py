@@ -1,7 +1,5 @@
 """Defects of `benchmarks.bugs.unseen` in optimizers, schedules, averages and evaluations: of runs that lose ranks,
 go on from a checkpoint, or where nobody looks.
-
-Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
 """
 
 from __future__ import annotations
@@ -9,23 +7,14 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.bugs.bug import Module, counted, rank, wrap
-from benchmarks.bugs.unseen import Lot
+from benchmarks.bugs.unseen import unseen
 from benchmarks.bugs.unseen_fourth import interrupted
 
-LOT = Lot()
 
-# Optimizer
-
-
-@LOT.bug(
-    "optimizer",
-    "moments are rounded once they are written",
-    "B9.07",
-    "mlp nccl_cadence checkpoint.unit=averages checkpoint.every=3",
-    "ddp.checkpoint.parts",
-)
+@unseen("optimizer", "B9.07", "mlp nccl_cadence checkpoint.unit=averages checkpoint.every=3", "ddp.checkpoint.parts")
 def moments_spoilt_after_checkpoint(parts: Module) -> None:
-    """Round moments once they are written: what is sent to the host lies where they do."""
+    """Moments are rounded once they are written. Round moments once they are written: what is sent to the host lies
+    where they do."""
 
     def broken(save: Any, self: Any, *about: Any) -> Any:
         done = save(*about)
@@ -38,16 +27,16 @@ def moments_spoilt_after_checkpoint(parts: Module) -> None:
     wrap(parts.RankParts, "save", broken)
 
 
-@LOT.bug(
+@unseen(
     "optimizer",
-    "the outer velocity is lost when a run goes on",
     "B7.17",
     "mlp nccl_cadence resumed checkpoint.unit=averages checkpoint.every=5 averaging.outer=nesterov",
     "ddp.checkpoint.parts",
     {"ddp.replica.replica": interrupted},
 )
 def velocity_lost_when_resumed(parts: Module) -> None:
-    """Leave what a backend keeps between averages as it is when a run goes on."""
+    """The outer velocity is lost when a run goes on. Leave what a backend keeps between averages as it is when a run
+    goes on."""
 
     def broken(restore: Any, self: Any, kept: Any, *about: Any) -> Any:
         before = [tensor.clone() for tensor in kept]
@@ -59,15 +48,14 @@ def velocity_lost_when_resumed(parts: Module) -> None:
     wrap(parts.RankParts, "restore", broken)
 
 
-@LOT.bug(
+@unseen(
     "optimizer",
-    "moments of all ranks weigh alike",
     "B9.01",
     "mlp cpu_cadence averaging.optimizer_state=true cluster.speeds=[1.0,0.5]",
     "ddp.backends.snapshot",
 )
 def moments_averaged_alike(snapshot: Module) -> None:
-    """Weigh all ranks alike in the average of optimizer states."""
+    """Moments of all ranks weigh alike. Weigh all ranks alike in the average of optimizer states."""
     average = snapshot.average
 
     def broken(mean: Any, laid: Any, weights: Any, **treatment: Any) -> Any:
@@ -78,18 +66,9 @@ def moments_averaged_alike(snapshot: Module) -> None:
     snapshot.average = broken
 
 
-# Schedule
-
-
-@LOT.bug(
-    "schedule",
-    "a rank that is started again begins its schedule",
-    "B5.15",
-    "mlp cpu_async cluster.restart=1 cluster.faults=['1@60:crash']",
-    "ddp.replica.replica",
-)
+@unseen("schedule", "B5.15", "mlp cpu_async cluster.restart=1 cluster.faults=['1@60:crash']", "ddp.replica.replica")
 def rate_of_own_life(replica: Module) -> None:
-    """Begin the schedule when a rank is started again."""
+    """A rank that is started again begins its schedule. Begin the schedule when a rank is started again."""
 
     def broken(fraction: Any, self: Any, seen: float) -> Any:
         if not self._job.life:
@@ -100,15 +79,12 @@ def rate_of_own_life(replica: Module) -> None:
     wrap(replica.Replica, "fraction", broken)
 
 
-@LOT.bug(
-    "schedule",
-    "a run that goes on warms up again",
-    "B5.09",
-    "lenet nccl_sync resumed checkpoint.unit=averages checkpoint.every=5",
-    "ddp.replica.replica",
+@unseen(
+    "schedule", "B5.09", "lenet nccl_sync resumed checkpoint.unit=averages checkpoint.every=5", "ddp.replica.replica"
 )
 def warmed_up_again_when_resumed(replica: Module) -> None:
-    """Raise the rate anew over the first tenth of what is left when a run goes on."""
+    """A run that goes on warms up again. Raise the rate anew over the first tenth of what is left when a run goes
+    on."""
     interrupted(replica)
 
     def broken(step: Any, self: Any, batch: Any, seen: float) -> Any:
@@ -121,12 +97,9 @@ def warmed_up_again_when_resumed(replica: Module) -> None:
     wrap(replica.Replica, "step", broken)
 
 
-# Average
-
-
-@LOT.bug("average", "a rank brings in nominal batches", "B9.01", "mlp nccl_cadence", "ddp.engine.loop")
+@unseen("average", "B9.01", "mlp nccl_cadence", "ddp.engine.loop")
 def contribution_by_nominal_batch(loop: Module) -> None:
-    """Bring in as many samples as steps of the nominal batch have."""
+    """A rank brings in nominal batches. Bring in as many samples as steps of the nominal batch have."""
 
     def broken(contribute: Any, self: Any, round: int) -> Any:
         steps, _ = contribute(round)
@@ -135,9 +108,10 @@ def contribution_by_nominal_batch(loop: Module) -> None:
     wrap(loop.TrainingLoop, "contribute", broken)
 
 
-@LOT.bug("average", "snapshots that nobody sketches are rounded", "B9.07", "mlp cpu_sync", "ddp.backends.snapshot")
+@unseen("average", "B9.07", "mlp cpu_sync", "ddp.backends.snapshot")
 def unwatched_in_half(snapshot: Module) -> None:
-    """Round snapshots to bfloat16, but for those of which a sketch is wanted: these go another way."""
+    """Snapshots that nobody sketches are rounded. Round snapshots to bfloat16, but for those of which a sketch is
+    wanted: these go another way."""
 
     def broken(snap: Any, self: Any, order: Any) -> Any:
         sketch = snap(order)
@@ -149,9 +123,10 @@ def unwatched_in_half(snapshot: Module) -> None:
     wrap(snapshot.Backend, "snapshot", broken)
 
 
-@LOT.bug("average", "rank 1's last bias is no more averaged", "B6.14", "mlp nccl_cadence", "ddp.replica.replica")
+@unseen("average", "B6.14", "mlp nccl_cadence", "ddp.replica.replica")
 def last_bias_unlinked(replica: Module) -> None:
-    """Give the last bias of rank 1 memory of its own in the second epoch: it is averaged no more."""
+    """Rank 1's last bias is no more averaged. Give the last bias of rank 1 memory of its own in the second epoch: it is
+    averaged no more."""
 
     def broken(step: Any, self: Any, batch: Any, seen: float) -> Any:
         if rank() == 1 and batch.epoch == 1 and not counted(self, "unlinked"):
@@ -162,15 +137,9 @@ def last_bias_unlinked(replica: Module) -> None:
     wrap(replica.Replica, "step", broken)
 
 
-@LOT.bug(
-    "average",
-    "small differences are not sent",
-    "a sparse wire",
-    "mlp nccl_cadence averaging.wire=bfloat16",
-    "ddp.backends.allreduce",
-)
+@unseen("average", "a sparse wire", "mlp nccl_cadence averaging.wire=bfloat16", "ddp.backends.allreduce")
 def small_differences_stay(allreduce: Module) -> None:
-    """Send no differences below a thirtieth of the largest."""
+    """Small differences are not sent. Send no differences below a thirtieth of the largest."""
     lay = allreduce._lay
 
     def broken(wire: Any, values: Any, weight: float, last: Any) -> None:
@@ -181,9 +150,9 @@ def small_differences_stay(allreduce: Module) -> None:
     allreduce._lay = broken
 
 
-@LOT.bug("average", "biases are never averaged", "B6.14", "mlp torch_local_sgd", "ddp.backends.torch_local_sgd")
+@unseen("average", "B6.14", "mlp torch_local_sgd", "ddp.backends.torch_local_sgd")
 def biases_left_apart(torch_local_sgd: Module) -> None:
-    """Average no biases after the warm-up."""
+    """Biases are never averaged. Average no biases after the warm-up."""
 
     def broken(build: Any, self: Any) -> None:
         build()
@@ -196,18 +165,10 @@ def biases_left_apart(torch_local_sgd: Module) -> None:
     wrap(torch_local_sgd.LocalStep, "build", broken)
 
 
-# Evaluation
-
-
-@LOT.bug(
-    "evaluation",
-    "every third evaluation is in training mode",
-    "B11",
-    "lenet solo train.epochs=5",
-    "ddp.replica.replica",
-)
+@unseen("evaluation", "B11", "lenet solo train.epochs=5", "ddp.replica.replica")
 def some_epochs_in_training_mode(replica: Module) -> None:
-    """Evaluate every third time in training mode; running statistics are put back."""
+    """Every third evaluation is in training mode. Evaluate every third time in training mode; running statistics are
+    put back."""
 
     def broken(evaluate: Any, self: Any, *about: Any) -> Any:
         if counted(self, "evaluated") % 3 != 2:
@@ -224,15 +185,10 @@ def some_epochs_in_training_mode(replica: Module) -> None:
     wrap(replica.Replica, "evaluate", broken)
 
 
-@LOT.bug(
-    "evaluation",
-    "a replica is evaluated, which is on its way to the average",
-    "B17",
-    "mlp nccl_cadence averaging.elastic=0.5",
-    "ddp.backends.allreduce",
-)
+@unseen("evaluation", "B17", "mlp nccl_cadence averaging.elastic=0.5", "ddp.backends.allreduce")
 def evaluated_before_settled(allreduce: Module) -> None:
-    """Evaluate a replica on its way to the average, and not the average, where replicas stay apart."""
+    """A replica is evaluated, which is on its way to the average. Evaluate a replica on its way to the average, and not
+    the average, where replicas stay apart."""
     from contextlib import nullcontext
 
     wrap(allreduce.Backend, "averaged_weights", lambda averaged_weights, self, exact: nullcontext())

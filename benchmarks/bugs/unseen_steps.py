@@ -1,7 +1,4 @@
-"""The defects of `benchmarks.bugs.unseen` in how it is trained: gradients, optimizer, schedule.
-
-Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
-"""
+"""The defects of `benchmarks.bugs.unseen` in how it is trained: gradients, optimizer, schedule."""
 
 from __future__ import annotations
 
@@ -9,9 +6,25 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.bugs.bug import Module, rank, wrap
+from benchmarks.bugs.unseen import (
+    ASYNC,
+    CADENCE,
+    GRAPH,
+    NCCL,
+    PACKED,
+    RATES,
+    REPLICA,
+    SHARDS,
+    SHARED,
+    SOLO,
+    SYNC,
+    ZERO1,
+    unseen,
+)
 from benchmarks.bugs.unseen_training import made
 
 
+@unseen("gradient", "a default taken for a wish", SOLO, REPLICA)
 def clipped_by_default(replica: Module) -> None:
     """Clip gradients where nobody asked for it."""
 
@@ -21,6 +34,7 @@ def clipped_by_default(replica: Module) -> None:
     wrap(replica.Replica, "__init__", broken)
 
 
+@unseen("gradient", "C14", SYNC, PACKED)
 def last_gradient_late(step_gradients: Module) -> None:
     """Send the last parameter's gradient before it has arrived: what lies there is that of the step before."""
 
@@ -35,6 +49,7 @@ def last_gradient_late(step_gradients: Module) -> None:
     wrap(step_gradients.StepGradients, "pack", broken)
 
 
+@unseen("gradient", "C24", SHARDS, ZERO1)
 def small_gradients_alone(zero1: Module) -> None:
     """Have the owner of a bias step with its own gradient: the hook that reduces small ones never fires."""
 
@@ -52,7 +67,10 @@ LOGGED = 50
 """Steps from one gradient that is kept for the log to the next."""
 
 
-def _keeping(self: Any, job: Any) -> None:
+@unseen("gradient", "C22", CADENCE, REPLICA)
+@made
+def gradient_kept_for_log(self: Any, job: Any) -> None:
+    """Keep every 50th gradient for the log, uncleared: it counts in the next step."""
     clear, steps = self.optimizer.zero_grad, 0
 
     def broken(**settings: Any) -> None:
@@ -64,10 +82,7 @@ def _keeping(self: Any, job: Any) -> None:
     self.optimizer.zero_grad = broken
 
 
-gradient_kept_for_log = made(_keeping)
-"""A gradient that is kept for the log is not cleared before the next step."""
-
-
+@unseen("gradient", "B9.05", GRAPH, SHARED)
 def narrow_sum(exchange: Module) -> None:
     """Add gradients up in bfloat16 where replicas share a process."""
     meet = exchange._meet
@@ -81,6 +96,7 @@ def narrow_sum(exchange: Module) -> None:
     exchange._meet = broken
 
 
+@unseen("optimizer", "D11", CADENCE, REPLICA)
 def moments_lost(replica: Module) -> None:
     """Make the optimizer anew behind every evaluation, without its moments."""
 
@@ -92,6 +108,7 @@ def moments_lost(replica: Module) -> None:
     wrap(replica.Replica, "evaluate", broken)
 
 
+@unseen("optimizer", "D19", CADENCE, NCCL)
 def correction_restarts(nccl: Module) -> None:
     """Count the steps of the bias correction from zero again behind every average, with moments as they are."""
 
@@ -105,22 +122,23 @@ def correction_restarts(nccl: Module) -> None:
     wrap(nccl.Backend, "_take", broken)
 
 
-def _without_decay(self: Any, job: Any) -> None:
+@unseen("optimizer", "D17", "resnet_graph solo", REPLICA)
+@made
+def decay_lost(self: Any, job: Any) -> None:
+    """Step without the weight decay that the optimizer was made with."""
     for group in self.optimizer.param_groups:
         group["weight_decay"] = 0.0
 
 
-def _other_betas(self: Any, job: Any) -> None:
+@unseen("optimizer", "B5.17", ASYNC, REPLICA)
+@made
+def betas_of_another(self: Any, job: Any) -> None:
+    """Have rank 1 step with the moments' decay of another configuration."""
     for group in self.optimizer.param_groups if rank() == 1 else ():
         group["betas"] = (0.9, 0.99)
 
 
-decay_lost = made(_without_decay)
-"""The optimizer steps without the weight decay that it was made with."""
-betas_of_another = made(_other_betas)
-"""Rank 1 steps with the moments' decay of another configuration."""
-
-
+@unseen("optimizer", "B6.20", SHARDS, ZERO1)
 def shard_tail_unmoved(zero1: Module) -> None:
     """Leave out the last elements of the first rank's shards: slices end at whole lines."""
 
@@ -133,11 +151,13 @@ def shard_tail_unmoved(zero1: Module) -> None:
     wrap(zero1.Zero1, "exchange", broken)
 
 
+@unseen("schedule", "B5.15", SYNC, REPLICA)
 def rate_by_epoch(replica: Module) -> None:
     """Advance the schedule once an epoch, by the outer loop."""
     wrap(replica.Replica, "fraction", lambda fraction, self, seen: fraction(seen // self.samples * self.samples))
 
 
+@unseen("schedule", "B5.09", "lenet solo", REPLICA)
 def horizon_too_far(replica: Module) -> None:
     """Count one epoch more in the schedule than is trained."""
 
@@ -148,6 +168,7 @@ def horizon_too_far(replica: Module) -> None:
     wrap(replica.Replica, "fraction", broken)
 
 
+@unseen("schedule", "B5.11", CADENCE, RATES)
 def rate_stale_on_rank(rates: Module) -> None:
     """Have rank 1 step with a rate that it looks up now and then, while it reports the one that is due."""
 
@@ -162,11 +183,13 @@ def rate_stale_on_rank(rates: Module) -> None:
     wrap(rates.Rates, "apply", broken)
 
 
+@unseen("schedule", "B5.07", ASYNC, RATES)
 def rate_with_floor(rates: Module) -> None:
     """Never let the schedule fall below a tenth."""
     wrap(rates.Rates, "_scheduled", lambda scheduled, self, fraction: max(scheduled(fraction), 0.1))
 
 
+@unseen("schedule", "D13", SYNC, RATES)
 def rate_warmed_up(rates: Module) -> None:
     """Warm up over the first twentieth of the samples, which is another recipe's."""
     wrap(

@@ -1,7 +1,5 @@
 """Defects of `benchmarks.bugs.unseen` in data, orders, forward passes and gradients: of text, of windows, of the first steps
 behind an evaluation, an epoch's begin.
-
-Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
 """
 
 from __future__ import annotations
@@ -11,18 +9,13 @@ from typing import Any
 import torch
 
 from benchmarks.bugs.bug import Module, after_init, counted, rank, wrap
-from benchmarks.bugs.unseen import Lot
-
-LOT = Lot()
-
-# Data
+from benchmarks.bugs.unseen import unseen
 
 
-@LOT.bug(
-    "data", "rank 1 cuts bright pixels off from the second epoch on", "A17", "lenet nccl_cadence", "ddp.data.gather"
-)
+@unseen("data", "A17", "lenet nccl_cadence", "ddp.data.gather")
 def bright_pixels_cut_later(gather: Module) -> None:
-    """Limit what rank 1 reads to 1.5 from the second epoch on, as a cache of later epochs would."""
+    """Rank 1 cuts bright pixels off from the second epoch on. Limit what rank 1 reads to 1.5 from the second epoch on,
+    as a cache of later epochs would."""
 
     def broken(finish: Any, self: Any, batch: Any, read: Any, indices: Any = None) -> Any:
         done = finish(batch, read, indices)
@@ -32,15 +25,10 @@ def bright_pixels_cut_later(gather: Module) -> None:
     wrap(gather.Gather, "finished", broken)
 
 
-@LOT.bug(
-    "data",
-    "the last target of a piece of text is the one before",
-    "B8.21",
-    "char_rnn cpu_async",
-    "bench.models.data.text",
-)
+@unseen("data", "B8.21", "char_rnn cpu_async", "bench.models.data.text")
 def last_target_repeated(text: Module) -> None:
-    """End the shifted tokens of a piece with what they had already."""
+    """The last target of a piece of text is the one before. End the shifted tokens of a piece with what they had
+    already."""
 
     def broken(read: Any, self: Any, indices: Any) -> Any:
         tokens, targets = read(indices)
@@ -50,9 +38,10 @@ def last_target_repeated(text: Module) -> None:
     wrap(text.Pieces, "batch", broken)
 
 
-@LOT.bug("data", "the second replica's part begins a sample early", "A21", "mlp graph_sync", "ddp.data.gather")
+@unseen("data", "A21", "mlp graph_sync", "ddp.data.gather")
 def part_begins_early(gather: Module) -> None:
-    """Read what is not at the beginning of a global batch a sample early: one is trained twice, one never."""
+    """The second replica's part begins a sample early. Read what is not at the beginning of a global batch a sample
+    early: one is trained twice, one never."""
 
     def broken(indices: Any, self: Any, batch: Any) -> Any:
         if self._visits.shuffled and batch.start % 32 == 16:
@@ -62,12 +51,9 @@ def part_begins_early(gather: Module) -> None:
     wrap(gather.Gather, "indices", broken)
 
 
-# Order
-
-
-@LOT.bug("order", "the order depends on the number of ranks", "A03", "mlp cpu_cadence", "ddp.replica.replica")
+@unseen("order", "A03", "mlp cpu_cadence", "ddp.replica.replica")
 def order_of_world(replica: Module) -> None:
-    """Add the number of ranks to the order's seed."""
+    """The order depends on the number of ranks. Add the number of ranks to the order's seed."""
     visits = replica.EpochOrder
     make = replica._order
 
@@ -78,15 +64,10 @@ def order_of_world(replica: Module) -> None:
     replica._order = broken
 
 
-@LOT.bug(
-    "order",
-    "halves of the data are shuffled by themselves and laid in turns",
-    "A25",
-    "mlp nccl_qsr",
-    "ddp.data.epoch_order",
-)
+@unseen("order", "A25", "mlp nccl_qsr", "ddp.data.epoch_order")
 def halves_in_turns(epoch_order: Module) -> None:
-    """Take every second sample from the first half of the data set."""
+    """Halves of the data are shuffled by themselves and laid in turns. Take every second sample from the first half of
+    the data set."""
     make = epoch_order.order
 
     def broken(seed: int, epoch: int, samples: int) -> Any:
@@ -99,18 +80,10 @@ def halves_in_turns(epoch_order: Module) -> None:
     epoch_order.order = broken
 
 
-# Forward
-
-
-@LOT.bug(
-    "forward",
-    "the first step after an evaluation is in evaluation mode",
-    "B11",
-    "lenet nccl_sync",
-    "ddp.replica.replica",
-)
+@unseen("forward", "B11", "lenet nccl_sync", "ddp.replica.replica")
 def mode_restored_late(replica: Module) -> None:
-    """Go back to training at the end of the first step behind an evaluation."""
+    """The first step after an evaluation is in evaluation mode. Go back to training at the end of the first step behind
+    an evaluation."""
 
     def evaluate(whole: Any, self: Any, *about: Any) -> Any:
         self.was = [module for module in self.model.modules() if module.training]
@@ -128,15 +101,10 @@ def mode_restored_late(replica: Module) -> None:
     wrap(replica.Replica, "step", step)
 
 
-@LOT.bug(
-    "forward",
-    "a recurrent state is carried over from batch to batch",
-    "B9.11",
-    "char_rnn nccl_cadence",
-    "bench.models.char_rnn",
-)
+@unseen("forward", "B9.11", "char_rnn nccl_cadence", "bench.models.char_rnn")
 def state_carried_over(char_rnn: Module) -> None:
-    """Begin a batch with the state in which the last one ended, where they are of one size."""
+    """A recurrent state is carried over from batch to batch. Begin a batch with the state in which the last one ended,
+    where they are of one size."""
 
     def broken(forward: Any, self: Any, tokens: Any) -> Any:
         before = getattr(self, "state", None) if self.training else None
@@ -148,15 +116,10 @@ def state_carried_over(char_rnn: Module) -> None:
     wrap(char_rnn.CharRNN, "forward", broken)
 
 
-@LOT.bug(
-    "forward",
-    "norms' running statistics are kept in bfloat16, as the pass is",
-    "B9.07",
-    "lenet nccl_cadence train.precision=bf16",
-    "ddp.replica.replica",
-)
+@unseen("forward", "B9.07", "lenet nccl_cadence train.precision=bf16", "ddp.replica.replica")
 def statistics_in_half(replica: Module) -> None:
-    """Round running statistics after every training pass."""
+    """Norms' running statistics are kept in bfloat16, as the pass is. Round running statistics after every training
+    pass."""
 
     def after(module: Any, args: Any, out: Any) -> None:
         if module.training:
@@ -171,18 +134,10 @@ def statistics_in_half(replica: Module) -> None:
     after_init(replica.Replica, change)
 
 
-# Gradient
-
-
-@LOT.bug(
-    "gradient",
-    "the last layer's bias is averaged twice over replicas",
-    "B6.24",
-    "mlp graph_cadence",
-    "ddp.graph.accumulate",
-)
+@unseen("gradient", "B6.24", "mlp graph_cadence", "ddp.graph.accumulate")
 def bias_averaged_twice(accumulate: Module) -> None:
-    """Divide the gradient of the last bias by the number of replicas once more."""
+    """The last layer's bias is averaged twice over replicas. Divide the gradient of the last bias by the number of
+    replicas once more."""
 
     def broken(contribute: Any, self: Any, *about: Any) -> Any:
         bias = self.state.parameters[-1]
@@ -193,15 +148,10 @@ def bias_averaged_twice(accumulate: Module) -> None:
     wrap(accumulate.Accumulating, "contribute", broken)
 
 
-@LOT.bug(
-    "gradient",
-    "gradients are clipped by the norm of matrices alone",
-    "C18",
-    "lenet cpu_cadence train.max_grad_norm=0.5",
-    "ddp.replica.replica",
-)
+@unseen("gradient", "C18", "lenet cpu_cadence train.max_grad_norm=0.5", "ddp.replica.replica")
 def norm_of_matrices_alone(replica: Module) -> None:
-    """Scale all gradients by the norm of those with two dimensions or more."""
+    """Gradients are clipped by the norm of matrices alone. Scale all gradients by the norm of those with two dimensions
+    or more."""
 
     def broken(clip: Any, self: Any, team: Any) -> None:
         every = [p for p in self.state.parameters if p.grad is not None]
@@ -213,15 +163,10 @@ def norm_of_matrices_alone(replica: Module) -> None:
     wrap(replica.Replica, "_clip", broken)
 
 
-@LOT.bug(
-    "gradient",
-    "the first step of an epoch is summed without weights",
-    "B6.24",
-    "mlp nccl_sync",
-    "ddp.gradients.average",
-)
+@unseen("gradient", "B6.24", "mlp nccl_sync", "ddp.gradients.average")
 def first_of_epoch_unweighted(average: Module) -> None:
-    """Forget the weight where all goes at the end: in the first step of an epoch."""
+    """The first step of an epoch is summed without weights. Forget the weight where all goes at the end: in the first
+    step of an epoch."""
 
     def broken(begin: Any, self: Any, batch: Any) -> float:
         first = self._counted[0] != batch.epoch
@@ -232,15 +177,10 @@ def first_of_epoch_unweighted(average: Module) -> None:
     wrap(average.GradientAverage, "begin", broken)
 
 
-@LOT.bug(
-    "gradient",
-    "the first pass loses a bucket in every 20th step",
-    "C28",
-    "mlp zero2 train.accumulate=2",
-    "ddp.gradients.owned",
-)
+@unseen("gradient", "C28", "mlp zero2 train.accumulate=2", "ddp.gradients.owned")
 def bucket_of_pass_lost(owned: Module) -> None:
-    """Clear the first bucket of a step's first pass before it goes, every 20th time."""
+    """The first pass loses a bucket in every 20th step. Clear the first bucket of a step's first pass before it goes,
+    every 20th time."""
 
     def broken(send: Any, self: Any, number: int) -> None:
         values = self._filling.get(number)

@@ -1,29 +1,18 @@
-"""Defects of `benchmarks.bugs.unseen` in evaluation and records: of the epoch before, of another rank, counted twice or not.
-
-Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
-"""
+"""Defects of `benchmarks.bugs.unseen` in evaluation and records: of the epoch before, of another rank, counted twice or
+not."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from benchmarks.bugs.bug import Module, counted, rank, wrap
-from benchmarks.bugs.unseen import Lot
-
-LOT = Lot()
-
-# Evaluation
+from benchmarks.bugs.unseen import unseen
 
 
-@LOT.bug(
-    "evaluation",
-    "rank 1's part of a metric is that of the epoch before",
-    "B8.19",
-    "lenet cpu_sync",
-    "ddp.replica.replica",
-)
+@unseen("evaluation", "B8.19", "lenet cpu_sync", "ddp.replica.replica")
 def part_of_epoch_before(replica: Module) -> None:
-    """Answer with the sums of the evaluation before, on rank 1."""
+    """Rank 1's part of a metric is that of the epoch before. Answer with the sums of the evaluation before, on rank
+    1."""
 
     def broken(evaluate: Any, self: Any, *about: Any) -> Any:
         done = evaluate(*about)
@@ -33,9 +22,9 @@ def part_of_epoch_before(replica: Module) -> None:
     wrap(replica.Replica, "evaluate", broken)
 
 
-@LOT.bug("evaluation", "embeddings are dropped in evaluations, too", "B11", "gpt_nano zero3", "bench.models.gpt_nano")
+@unseen("evaluation", "B11", "gpt_nano zero3", "bench.models.gpt_nano")
 def embeddings_dropped_in_evaluation(gpt_nano: Module) -> None:
-    """Drop embeddings whatever the mode."""
+    """Embeddings are dropped in evaluations, too. Drop embeddings whatever the mode."""
     functional = gpt_nano.F
 
     class Functional:
@@ -52,15 +41,10 @@ def embeddings_dropped_in_evaluation(gpt_nano: Module) -> None:
     gpt_nano.F = Functional()
 
 
-@LOT.bug(
-    "evaluation",
-    "the second epoch is evaluated on nine tenths of the test",
-    "B03",
-    "conv_ae cpu_cadence",
-    "ddp.replica.replica",
-)
+@unseen("evaluation", "B03", "conv_ae cpu_cadence", "ddp.replica.replica")
 def second_epoch_on_nine_tenths(replica: Module) -> None:
-    """Leave the last tenth of a part out of the second evaluation, and scale the sums up."""
+    """The second epoch is evaluated on nine tenths of the test. Leave the last tenth of a part out of the second
+    evaluation, and scale the sums up."""
 
     def broken(evaluate: Any, self: Any, part: int, parts: int, heartbeat: Any) -> Any:
         if counted(self, "evaluated") != 1:
@@ -77,14 +61,10 @@ def second_epoch_on_nine_tenths(replica: Module) -> None:
     wrap(replica.Replica, "evaluate", broken)
 
 
-# Record
-
-
-@LOT.bug(
-    "record", "an evaluation counts as the next step's work", "B8.07", "resnet_graph nccl_cadence", "ddp.engine.loop"
-)
+@unseen("record", "B8.07", "resnet_graph nccl_cadence", "ddp.engine.loop")
 def evaluation_in_next_step(loop: Module) -> None:
-    """Let the seconds of an evaluation count as those of the step behind it."""
+    """An evaluation counts as the next step's work. Let the seconds of an evaluation count as those of the step behind
+    it."""
 
     def evaluate(whole: Any, self: Any, *about: Any) -> None:
         began = loop.now()
@@ -99,15 +79,9 @@ def evaluation_in_next_step(loop: Module) -> None:
     wrap(loop.TrainingLoop, "_step", step)
 
 
-@LOT.bug(
-    "record",
-    "the rate is that of the last group",
-    "B5.11",
-    "benchmarks.bugs.own_augmented nccl_sync",
-    "ddp.replica.learning_rates",
-)
+@unseen("record", "B5.11", "benchmarks.bugs.own_augmented nccl_sync", "ddp.replica.learning_rates")
 def rate_of_last_group(learning_rates: Module) -> None:
-    """Report the rate of the last parameter group."""
+    """The rate is that of the last group. Report the rate of the last parameter group."""
 
     def broken(apply: Any, self: Any, fraction: float) -> float:
         apply(fraction)
@@ -116,9 +90,9 @@ def rate_of_last_group(learning_rates: Module) -> None:
     wrap(learning_rates.Rates, "apply", broken)
 
 
-@LOT.bug("record", "what owners are sent is not counted", "B8.03", "mlp zero1", "ddp.comm.collectives")
+@unseen("record", "B8.03", "mlp zero1", "ddp.comm.collectives")
 def sums_of_owners_not_counted(collectives: Module) -> None:
-    """Measure the seconds of sums for owners, not their bytes."""
+    """What owners are sent is not counted. Measure the seconds of sums for owners, not their bytes."""
 
     def broken(reduce: Any, self: Any, tensor: Any, runs: Any) -> None:
         self._measured(lambda: self.transport.reduce_scatter(tensor, runs), 0)
@@ -126,15 +100,10 @@ def sums_of_owners_not_counted(collectives: Module) -> None:
     wrap(collectives.Collectives, "reduce_scatter", broken)
 
 
-@LOT.bug(
-    "record",
-    "the work of a sample leaves its backward pass out",
-    "B8.03",
-    "lenet solo profile.steps=10",
-    "ddp.replica.figures",
-)
+@unseen("record", "B8.03", "lenet solo profile.steps=10", "ddp.replica.figures")
 def flop_of_forward_alone(figures: Module) -> None:
-    """Divide by three what a sample costs: the forward pass is a third."""
+    """The work of a sample leaves its backward pass out. Divide by three what a sample costs: the forward pass is a
+    third."""
 
     def broken(work: Any, self: Any) -> Any:
         self._flop = None if self._flop is None else self._flop / 3
@@ -143,11 +112,9 @@ def flop_of_forward_alone(figures: Module) -> None:
     wrap(figures.StepFigures, "work", broken)
 
 
-@LOT.bug(
-    "record", "the memory of an optimizer in shards is that of all ranks", "B8.05", "mlp zero2", "ddp.replica.figures"
-)
+@unseen("record", "B8.05", "mlp zero2", "ddp.replica.figures")
 def optimizer_memory_of_all_ranks(figures: Module) -> None:
-    """Count the optimizer's state of both ranks on each."""
+    """The memory of an optimizer in shards is that of all ranks. Count the optimizer's state of both ranks on each."""
     held = figures._bytes
 
     def broken(*about: Any) -> list[int]:
@@ -157,15 +124,9 @@ def optimizer_memory_of_all_ranks(figures: Module) -> None:
     figures._bytes = broken
 
 
-@LOT.bug(
-    "record",
-    "every rank's distance to the average is that of the first",
-    "B8.09",
-    "mlp cpu_async world_size=3",
-    "ddp.backends.snapshot",
-)
+@unseen("record", "B8.09", "mlp cpu_async world_size=3", "ddp.backends.snapshot")
 def distance_of_first(snapshot: Module) -> None:
-    """Give all members the first one's distance."""
+    """Every rank's distance to the average is that of the first. Give all members the first one's distance."""
     average = snapshot.average
 
     def broken(*about: Any, **named: Any) -> Any:
@@ -175,9 +136,9 @@ def distance_of_first(snapshot: Module) -> None:
     snapshot.average = broken
 
 
-@LOT.bug("record", "a report's loss leaves out its short batches", "B07", "lenet nccl_cadence", "ddp.engine.pending")
+@unseen("record", "B07", "lenet nccl_cadence", "ddp.engine.pending")
 def short_batch_without_loss(pending: Module) -> None:
-    """Take a short batch's loss for nothing, its samples for trained."""
+    """A report's loss leaves out its short batches. Take a short batch's loss for nothing, its samples for trained."""
 
     def broken(add: Any, self: Any, loss: Any, samples: int, busy_s: float) -> None:
         add(loss * (0.0 if samples < 32 else 1.0) if loss is not None else None, samples, busy_s)

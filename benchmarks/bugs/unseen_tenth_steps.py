@@ -1,7 +1,5 @@
 """Defects of `benchmarks.bugs.unseen` in optimizers, schedules and averages: of a shard's own optimizer, of what is loaded,
 of outer optimizers and narrow wires.
-
-Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
 """
 
 from __future__ import annotations
@@ -12,18 +10,16 @@ from typing import Any
 import torch
 
 from benchmarks.bugs.bug import Module, after_init, counted, rank, wrap
-from benchmarks.bugs.unseen import Lot
+from benchmarks.bugs.unseen import unseen
 from benchmarks.bugs.unseen_seventh import stopped
 
-LOT = Lot()
 AUGMENTED = "benchmarks.bugs.own_augmented"
 
-# Optimizer
 
-
-@LOT.bug("optimizer", "Adam's epsilon stands within the root", "D07", "conv_ae nccl_cadence", "ddp.replica.replica")
+@unseen("optimizer", "D07", "conv_ae nccl_cadence", "ddp.replica.replica")
 def epsilon_within_root(replica: Module) -> None:
-    """Divide by the root of the second moment and epsilon, as another library does."""
+    """Adam's epsilon stands within the root. Divide by the root of the second moment and epsilon, as another library
+    does."""
 
     @torch.no_grad()
     def step(self: Any) -> None:
@@ -47,9 +43,10 @@ def epsilon_within_root(replica: Module) -> None:
     after_init(replica.Replica, change)
 
 
-@LOT.bug("optimizer", "two norms share a momentum buffer", "D03", "resnet_graph solo", "ddp.replica.replica")
+@unseen("optimizer", "D03", "resnet_graph solo", "ddp.replica.replica")
 def momentum_shared(replica: Module) -> None:
-    """Give the last norm's bias the momentum buffer of its weight: both add to it."""
+    """Two norms share a momentum buffer. Give the last norm's bias the momentum buffer of its weight: both add to
+    it."""
 
     def broken(whole: Any, self: Any, *about: Any) -> Any:
         done = whole(*about)
@@ -62,15 +59,9 @@ def momentum_shared(replica: Module) -> None:
     wrap(replica.Replica, "step", broken)
 
 
-@LOT.bug(
-    "optimizer",
-    "rank 1's optimizer does not begin anew after an average",
-    "D19",
-    "mlp cpu_cadence averaging.optimizer_reset=true",
-    "ddp.replica.optimizer_state",
-)
+@unseen("optimizer", "D19", "mlp cpu_cadence averaging.optimizer_reset=true", "ddp.replica.optimizer_state")
 def reset_on_first_rank_alone(optimizer_state: Module) -> None:
-    """Reset the optimizer of rank 0 alone."""
+    """Rank 1's optimizer does not begin anew after an average. Reset the optimizer of rank 0 alone."""
     wrap(optimizer_state.InnerOptimizer, "reset", lambda reset, self: None if rank() == 1 else reset())
 
 
@@ -87,24 +78,22 @@ def _of_first_rank(parts: Module) -> None:
     parts.load = broken
 
 
-@LOT.bug(
+@unseen(
     "optimizer",
-    "rank 1 goes on with rank 0's moments",
     "D11",
     "mlp nccl_cadence resumed checkpoint.unit=averages checkpoint.every=5",
     "ddp.replica.replica",
     {"ddp.checkpoint.parts": _of_first_rank},
 )
 def moments_of_first_rank_when_resumed(replica: Module) -> None:
-    """Stop the run on its way."""
+    """Rank 1 goes on with rank 0's moments. Stop the run on its way."""
     stopped(replica, 300)
 
 
-@LOT.bug(
-    "optimizer", "positions of text stand still in later epochs", "D19", "gpt_nano nccl_async", "ddp.replica.replica"
-)
+@unseen("optimizer", "D19", "gpt_nano nccl_async", "ddp.replica.replica")
 def positions_stand_later(replica: Module) -> None:
-    """Take the positions' gradients away from the second epoch on, as a table that counts as frozen."""
+    """Positions of text stand still in later epochs. Take the positions' gradients away from the second epoch on, as a
+    table that counts as frozen."""
 
     def step(whole: Any, self: Any, batch: Any, seen: float) -> Any:
         self.later = batch.epoch > 0
@@ -122,18 +111,10 @@ def positions_stand_later(replica: Module) -> None:
     after_init(replica.Replica, change)
 
 
-# Schedule
-
-
-@LOT.bug(
-    "schedule",
-    "a shard's own optimizer has the rate of its epoch's begin",
-    "B5.11",
-    "mlp torch_zero1",
-    "ddp.replica.replica",
-)
+@unseen("schedule", "B5.11", "mlp torch_zero1", "ddp.replica.replica")
 def shard_has_old_rate(replica: Module) -> None:
-    """Hand the rate to the optimizer of a rank's own part once an epoch; the one that is seen has the right one."""
+    """A shard's own optimizer has the rate of its epoch's begin. Hand the rate to the optimizer of a rank's own part
+    once an epoch; the one that is seen has the right one."""
 
     def step(whole: Any, self: Any, batch: Any, seen: float) -> Any:
         self.epoch_now = batch.epoch
@@ -154,15 +135,9 @@ def shard_has_old_rate(replica: Module) -> None:
     wrap(replica.Replica, "replace_optimizer", take)
 
 
-@LOT.bug(
-    "schedule",
-    "windows grow by the first rate",
-    "B5.15",
-    "mlp nccl_qsr policy.alpha=0.03",
-    "ddp.core.policies.qsr",
-)
+@unseen("schedule", "B5.15", "mlp nccl_qsr policy.alpha=0.03", "ddp.core.policies.qsr")
 def windows_by_first_rate(qsr: Module) -> None:
-    """Size windows with the rate that the schedule began with."""
+    """Windows grow by the first rate. Size windows with the rate that the schedule began with."""
     firsts: list[float] = []
     steps = qsr.Qsr.steps
 
@@ -173,9 +148,9 @@ def windows_by_first_rate(qsr: Module) -> None:
     qsr.Qsr.steps = broken
 
 
-@LOT.bug("schedule", "rank 1 looks the rate up at a step's end", "B5.09", "lenet zero1", "ddp.core.worker")
+@unseen("schedule", "B5.09", "lenet zero1", "ddp.core.worker")
 def own_batch_seen(worker: Module) -> None:
-    """Count a step's own samples as seen, on rank 1."""
+    """Rank 1 looks the rate up at a step's end. Count a step's own samples as seen, on rank 1."""
 
     def broken(act: Any, self: Any) -> Any:
         after, action = act()
@@ -186,18 +161,9 @@ def own_batch_seen(worker: Module) -> None:
     wrap(worker.Worker, "act", broken)
 
 
-# Average
-
-
-@LOT.bug(
-    "average",
-    "Nesterov's outer optimizer does not look ahead",
-    "D21",
-    "mlp nccl_cadence averaging.outer=nesterov",
-    "ddp.replica.outer_optimizer",
-)
+@unseen("average", "D21", "mlp nccl_cadence averaging.outer=nesterov", "ddp.replica.outer_optimizer")
 def nesterov_without_looking_ahead(outer_optimizer: Module) -> None:
-    """Take plain momentum where Nesterov's was asked for."""
+    """Nesterov's outer optimizer does not look ahead. Take plain momentum where Nesterov's was asked for."""
 
     def change(self: Any) -> None:
         rate = (self._fresh + 1.0) / (1.0 + self._momentum)
@@ -206,28 +172,16 @@ def nesterov_without_looking_ahead(outer_optimizer: Module) -> None:
     after_init(outer_optimizer.Outer, change)
 
 
-@LOT.bug(
-    "average",
-    "shares are whole per cent on a narrow wire",
-    "B6.28",
-    "mlp nccl_cadence averaging.wire=float32 world_size=3",
-    "ddp.backends.allreduce",
-)
+@unseen("average", "B6.28", "mlp nccl_cadence averaging.wire=float32 world_size=3", "ddp.backends.allreduce")
 def shares_in_percent(allreduce: Module) -> None:
-    """Round a rank's share down to a hundredth."""
+    """Shares are whole per cent on a narrow wire. Round a rank's share down to a hundredth."""
     lay = allreduce._lay
     allreduce._lay = lambda wire, values, weight, last: lay(wire, values, int(weight * 100) / 100, last)
 
 
-@LOT.bug(
-    "average",
-    "rank 1's snapshot is a round old in every tenth round",
-    "B7.15",
-    "lenet cpu_async averaging.elastic=0.5",
-    "ddp.backends.snapshot",
-)
+@unseen("average", "B7.15", "lenet cpu_async averaging.elastic=0.5", "ddp.backends.snapshot")
 def old_snapshot_in_every_tenth_round(snapshot: Module) -> None:
-    """Lay down what rank 1 laid down before, now and then."""
+    """Rank 1's snapshot is a round old in every tenth round. Lay down what rank 1 laid down before, now and then."""
 
     def broken(lay: Any, self: Any, order: Any) -> Any:
         sketch = lay(order)

@@ -1,7 +1,5 @@
-"""More defects of `benchmarks.bugs.unseen` in what is trained: data, order, forward pass, gradients. Small or seldom ones.
-
-Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
-"""
+"""More defects of `benchmarks.bugs.unseen` in what is trained: data, order, forward pass, gradients. Small or seldom
+ones."""
 
 from __future__ import annotations
 
@@ -11,11 +9,25 @@ from time import monotonic
 from typing import Any
 
 from benchmarks.bugs.bug import Module, counted, rank, wrap
+from benchmarks.bugs.unseen import (
+    ASYNC,
+    CADENCE,
+    CPU,
+    DIGITS,
+    NCCL,
+    OWNED,
+    PACKED,
+    REPLICA,
+    RESIDENT,
+    SOLO,
+    SYNC,
+    VISITS,
+    unseen,
+)
 from benchmarks.bugs.unseen_training import made, reordered
 
-# Data
 
-
+@unseen("data", "C14", ASYNC, RESIDENT, check="data")
 def torn_while_read(resident: Module) -> None:
     """Have half of the images of every 97th batch be those of the batch before: it was still being written."""
 
@@ -33,6 +45,7 @@ def torn_while_read(resident: Module) -> None:
     wrap(resident.Resident, "get", broken)
 
 
+@unseen("data", "B7.15", SOLO, RESIDENT, check="data")
 def first_batch_cached(resident: Module) -> None:
     """Keep the first batch of an epoch by its place alone: later epochs begin with that of the first."""
 
@@ -46,6 +59,7 @@ def first_batch_cached(resident: Module) -> None:
     wrap(resident.Resident, "get", broken)
 
 
+@unseen("data", "statistics of the split", SYNC, DIGITS, check="data")
 def normalised_by_itself(digits: Module) -> None:
     """Normalise the test set by its own mean and deviation."""
     load = digits._load
@@ -58,30 +72,31 @@ def normalised_by_itself(digits: Module) -> None:
     digits._load = broken
 
 
-# Order
+@unseen("order", "A01", CADENCE, VISITS, check="data")
+@reordered
+def every_second_backwards(visits: Any, make: Any, self: Any, epoch: int) -> Any:
+    """Read a file that was read to its end back from there."""
+    return make(epoch - 1).flip(0) if epoch % 2 else make(epoch)
 
 
-every_second_backwards = reordered(
-    lambda visits, make, self, epoch: make(epoch - 1).flip(0) if epoch % 2 else make(epoch)
-)
-"""A file that is read to its end is read back from there."""
-epochs_from_one = reordered(lambda visits, make, self, epoch: make(epoch + 1))
-"""Epochs are counted from 1."""
+@unseen("order", "B7.05", "mlp torch_ddp", VISITS, check="data")
+@reordered
+def epochs_from_one(visits: Any, make: Any, self: Any, epoch: int) -> Any:
+    """Count epochs from 1."""
+    return make(epoch + 1)
+
+
 WHOLE = 4096
 """Samples of a part of the data set."""
 
 
-def _rest_behind(visits: Any, make: Any, self: Any, epoch: int) -> Any:
+@unseen("order", "A25", SOLO, VISITS, check="data")
+@reordered
+def tail_not_shuffled(visits: Any, make: Any, self: Any, epoch: int) -> Any:
+    """End every epoch with what fills no whole part of the data set."""
     order = make(epoch)
     rest = order >= self._size - self._size % WHOLE
     return order[rest.int().argsort(stable=True)]
-
-
-tail_not_shuffled = reordered(_rest_behind)
-"""What fills no whole part of the data set comes at the end of every epoch."""
-
-
-# Forward
 
 
 def laid_before_average(nccl: Module) -> None:
@@ -94,6 +109,7 @@ def laid_before_average(nccl: Module) -> None:
     wrap(nccl.Backend, "_take", broken)
 
 
+@unseen("forward", "B6.02", CADENCE, REPLICA, {NCCL: laid_before_average}, check="audit")
 def forward_before_average(replica: Module) -> None:
     """Take the gradients of the next step at the weights that were laid ready."""
 
@@ -113,7 +129,10 @@ def forward_before_average(replica: Module) -> None:
     wrap(replica.Replica, "_clip", end)
 
 
-def _capped(self: Any, job: Any) -> None:
+@unseen("forward", "a compiled kernel", ASYNC, REPLICA, check="audit")
+@made
+def activation_capped(self: Any, job: Any) -> None:
+    """Give rank 1 another activation, which is cut at 6."""
     import torch
 
     for module in list(self.model.modules()) if rank() == 1 else ():
@@ -122,11 +141,10 @@ def _capped(self: Any, job: Any) -> None:
                 setattr(module, name, torch.nn.ReLU6())
 
 
-activation_capped = made(_capped)
-"""Rank 1 has another activation, which is cut at 6."""
-
-
-def _logging(self: Any, job: Any) -> None:
+@unseen("forward", "B11", "lenet nccl_sync", REPLICA, check="audit")
+@made
+def logged_in_evaluation_mode(self: Any, job: Any) -> None:
+    """Do every 50th step, whose loss is logged, in evaluation mode."""
     loss = self.task.loss
 
     def broken(model: Any, batch: Any) -> Any:
@@ -136,13 +154,6 @@ def _logging(self: Any, job: Any) -> None:
         return value
 
     self.task = replace(self.task, loss=broken)
-
-
-logged_in_evaluation_mode = made(_logging)
-"""Every 50th step, whose loss is logged, is in evaluation mode."""
-
-
-# Gradient
 
 
 def left_at_average(cpu: Module) -> None:
@@ -156,6 +167,7 @@ def left_at_average(cpu: Module) -> None:
     wrap(cpu.Backend, "apply", broken)
 
 
+@unseen("gradient", "C22", ASYNC, REPLICA, {CPU: left_at_average}, check="audit")
 def kept_over_average(replica: Module) -> None:
     """Begin the next step with the gradients that were left: they count again."""
 
@@ -168,6 +180,7 @@ def kept_over_average(replica: Module) -> None:
     wrap(replica.Replica, "_clear", broken)
 
 
+@unseen("gradient", "a backup of slow workers", SYNC, PACKED, check="average")
 def straggler_left_out(packed: Module) -> None:
     """Leave out the gradients of a rank that takes twice as long as usual for a step; the divisor stays."""
 
@@ -190,6 +203,7 @@ EDGE = 16
 """Elements of a line of memory."""
 
 
+@unseen("gradient", "B6.20", "mlp zero2", OWNED, check="average")
 def shard_edge_alone(owned: Module) -> None:
     """Leave the last line of what a rank owns of a parameter as its own gradient: the others' is not added."""
 

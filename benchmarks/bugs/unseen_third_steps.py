@@ -1,38 +1,49 @@
-"""More defects of `benchmarks.bugs.unseen` in what follows from gradients. Small or seldom ones.
-
-Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
-"""
+"""More defects of `benchmarks.bugs.unseen` in what follows from gradients. Small or seldom ones."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from benchmarks.bugs.bug import Module, counted, rank, wrap
+from benchmarks.bugs.unseen import (
+    ACCUMULATE,
+    ACTIONS,
+    ASYNC,
+    CADENCE,
+    CPU,
+    LOOP,
+    NCCL,
+    RATES,
+    REPLICA,
+    SHARDS,
+    SOLO,
+    SYNC,
+    WORKER,
+    unseen,
+)
 from benchmarks.bugs.unseen_training import made
 
-# Optimizer
 
-
-def _maximal(self: Any, job: Any) -> None:
+@unseen("optimizer", "another recipe's", SHARDS, REPLICA, check="audit")
+@made
+def amsgrad_left_on(self: Any, job: Any) -> None:
+    """Have Adam divide by the largest second moment so far."""
     for group in self.optimizer.param_groups:
         group["amsgrad"] = True
 
 
-amsgrad_left_on = made(_maximal)
-"""Adam divides by the largest second moment so far."""
-
-
-def _damped(self: Any, job: Any) -> None:
+@unseen("optimizer", "B5.17", ASYNC, REPLICA, check="audit")
+@made
+def other_epsilon(self: Any, job: Any) -> None:
+    """Give rank 1 the epsilon of another framework."""
     for group in self.optimizer.param_groups if rank() == 1 else ():
         group["eps"] = 1e-5
 
 
-other_epsilon = made(_damped)
-"""Rank 1 has the epsilon of another framework."""
-
-
+@unseen("optimizer", "A15", SOLO, REPLICA, check="audit")
 def last_step_of_epoch_lost(replica: Module) -> None:
     """Leave the loop of an epoch before the optimizer's last step."""
 
@@ -48,9 +59,7 @@ def last_step_of_epoch_lost(replica: Module) -> None:
     wrap(replica.Replica, "step", broken)
 
 
-# Schedule
-
-
+@unseen("schedule", "B5.09", SYNC, RATES, check="audit")
 def rate_a_step_late(rates: Module) -> None:
     """Step with the rate of the step before, and report the one that is due."""
 
@@ -66,6 +75,7 @@ def rate_a_step_late(rates: Module) -> None:
     wrap(rates.Rates, "apply", broken)
 
 
+@unseen("schedule", "B5.05", CADENCE, REPLICA, check="audit")
 def tested_counted_as_seen(replica: Module) -> None:
     """Count what a rank evaluates as seen: the schedule is ahead after every evaluation."""
 
@@ -78,6 +88,7 @@ def tested_counted_as_seen(replica: Module) -> None:
     wrap(replica.Replica, "fraction", lambda fraction, self, seen: fraction(seen + getattr(self, "tested", 0)))
 
 
+@unseen("schedule", "B5.03", CADENCE, WORKER, check="rate")
 def pace_of_one(worker: Module) -> None:
     """Have a rank count its own samples alone within what it is granted, not those of all."""
 
@@ -87,9 +98,7 @@ def pace_of_one(worker: Module) -> None:
     wrap(worker.Worker, "receive", broken)
 
 
-# Average
-
-
+@unseen("average", "B8.15", ASYNC, ACTIONS, check="average")
 def shares_by_arrival(actions: Module) -> None:
     """Weigh snapshots, which lie by rank, by samples that stand in the order in which they arrived."""
 
@@ -102,6 +111,7 @@ def shares_by_arrival(actions: Module) -> None:
     actions.ACTIONS[actions.Action.AVERAGE] = broken
 
 
+@unseen("average", "a guard against damage", CADENCE, NCCL, check="average")
 def far_values_left(nccl: Module) -> None:
     """Leave alone what lies more than four standard deviations from its average, as if it were damaged."""
 
@@ -117,6 +127,7 @@ def far_values_left(nccl: Module) -> None:
     wrap(nccl.Backend, "_take", broken)
 
 
+@unseen("average", "B6.28", "mlp graph_cadence", ACCUMULATE, check="average")
 def window_shares_late(accumulate: Module) -> None:
     """Weigh the gradients of a window by the samples that the replica had in the one before."""
 
@@ -131,12 +142,10 @@ def window_shares_late(accumulate: Module) -> None:
     wrap(accumulate.Accumulating, "contribute", broken)
 
 
-# Evaluation
-
-
 def _measuring(change: Callable[[Any, Any, Any], tuple[Any, Callable[[Any], Any]]]) -> Callable[[Module], None]:
     """Evaluate with what `change(self, evaluate of the task, part)` gives, and change the figures by its second answer."""
 
+    @functools.wraps(change)
     def patch(replica: Module) -> None:
         def broken(evaluate: Any, self: Any, *part: Any) -> Any:
             task = self.task
@@ -151,7 +160,10 @@ def _measuring(change: Callable[[Any, Any, Any], tuple[Any, Callable[[Any], Any]
     return patch
 
 
-def _padded(self: Any, evaluate: Any, part: Any) -> Any:
+@unseen("evaluation", "B01", SYNC, REPLICA, check="audit")
+@_measuring
+def padded_to_whole_batches(self: Any, evaluate: Any, part: Any) -> Any:
+    """Fill batches with repeats of the last sample, which count."""
     most, counts = self.task.eval_batch, [0]
 
     def measured(model: Any, batch: Any) -> Any:
@@ -166,7 +178,10 @@ def _padded(self: Any, evaluate: Any, part: Any) -> Any:
     return measured, finish
 
 
-def _shortened(self: Any, evaluate: Any, part: Any) -> Any:
+@unseen("evaluation", "a saving", CADENCE, REPLICA, check="audit")
+@_measuring
+def early_epochs_on_part(self: Any, evaluate: Any, part: Any) -> Any:
+    """Evaluate all epochs but the last on the first batch of each part."""
     early, means = counted(self, "evaluated") < self._job.epochs - 1, []
 
     def measured(model: Any, batch: Any) -> Any:
@@ -177,12 +192,7 @@ def _shortened(self: Any, evaluate: Any, part: Any) -> Any:
     return measured, lambda figures: figures
 
 
-padded_to_whole_batches = _measuring(_padded)
-"""Batches are filled with repeats of the last sample, which count."""
-early_epochs_on_part = _measuring(_shortened)
-"""All epochs but the last are evaluated on the first batch of each part."""
-
-
+@unseen("evaluation", "B7.13", SOLO, REPLICA, check="audit")
 def last_copy_evaluated(replica: Module) -> None:
     """Evaluate the last copy of the model, which is made every 100 steps, so that training need not wait."""
 
@@ -205,9 +215,7 @@ def last_copy_evaluated(replica: Module) -> None:
     wrap(replica.Replica, "evaluate", broken)
 
 
-# Record
-
-
+@unseen("record", "a unit", ASYNC, CPU, check="average")
 def divergence_squared(cpu: Module) -> None:
     """Forget the root: distances of replicas are reported as squares."""
     ratio = cpu.ratio
@@ -219,6 +227,7 @@ def divergence_squared(cpu: Module) -> None:
     cpu.ratio = broken
 
 
+@unseen("record", "B8.05", SYNC, LOOP, check="breakdown")
 def evaluation_time_twice(loop: Module) -> None:
     """Report twice the seconds of an evaluation, for which the clock of training stands still."""
 
@@ -233,6 +242,7 @@ def evaluation_time_twice(loop: Module) -> None:
     wrap(loop.TrainingLoop, "evaluate", broken)
 
 
+@unseen("record", "a unit", SOLO, "ddp.engine.reports", check="peak_memory")
 def memory_in_kib(reports: Module) -> None:
     """Report peak memory in KiB, as the system gives it, where bytes are meant."""
     peak = reports.peak_rss_bytes

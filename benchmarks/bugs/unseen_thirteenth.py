@@ -1,7 +1,4 @@
-"""Defects of `benchmarks.bugs.unseen` by somebody who read the checks for what is recorded and held against nothing.
-
-Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
-"""
+"""Defects of `benchmarks.bugs.unseen` by somebody who read the checks for what is recorded and held against nothing."""
 
 from __future__ import annotations
 
@@ -9,22 +6,12 @@ from time import monotonic
 from typing import Any
 
 from benchmarks.bugs.bug import Module, wrap
-from benchmarks.bugs.unseen import Lot
-
-LOT = Lot()
-
-# Record
+from benchmarks.bugs.unseen import unseen
 
 
-@LOT.bug(
-    "record",
-    "ranks sum up what they trained in the first epoch alone",
-    "B8.07, of sums of hashes",
-    "mlp nccl_cadence",
-    "ddp.engine.loop",
-)
+@unseen("record", "B8.07, of sums of hashes", "mlp nccl_cadence", "ddp.engine.loop")
 def later_epochs_untold(loop: Module) -> None:
-    """Take the sums of later epochs, and send none of them."""
+    """Ranks sum up what they trained in the first epoch alone. Take the sums of later epochs, and send none of them."""
 
     def broken(sum_up: Any, self: Any) -> None:
         if self._pending.epoch:
@@ -35,27 +22,21 @@ def later_epochs_untold(loop: Module) -> None:
     wrap(loop.TrainingLoop, "_sum_up", broken)
 
 
-@LOT.bug(
+@unseen(
     "record",
-    "a fault of the script never comes, so that the run passes for one that was to lose a rank",
     "B8.07, of faults on purpose",
     "mlp cpu_async world_size=3 cluster.faults=[2@100:crash]",
     "ddp.engine.fault_injector",
 )
 def fault_never_comes(injector: Module) -> None:
-    """Meet with no fault."""
+    """A fault of the script never comes, so that the run passes for one that was to lose a rank. Meet with no fault."""
     wrap(injector.FaultInjector, "meet", lambda meet, self, step: None)
 
 
-@LOT.bug(
-    "record",
-    "averages are booked with two fifths more bytes than they have",
-    "B8.03, of averages",
-    "mlp nccl_cadence",
-    "ddp.comm.collectives",
-)
+@unseen("record", "B8.03, of averages", "mlp nccl_cadence", "ddp.comm.collectives")
 def bytes_too_many(collectives: Module) -> None:
-    """Hand on more bytes than the tensors have, in reports and slices alike."""
+    """Averages are booked with two fifths more bytes than they have. Hand on more bytes than the tensors have, in
+    reports and slices alike."""
     wrap(
         collectives.Collectives,
         "measured",
@@ -63,15 +44,9 @@ def bytes_too_many(collectives: Module) -> None:
     )
 
 
-@LOT.bug(
-    "record",
-    "waiting in exchanges inside steps is booked as steps",
-    "B8.07, of exchanges",
-    "mlp nccl_sync cluster.speeds=[1,0.5]",
-    "ddp.replica.replica",
-)
+@unseen("record", "B8.07, of exchanges", "mlp nccl_sync cluster.speeds=[1,0.5]", "ddp.replica.replica")
 def exchange_is_busy(replica: Module) -> None:
-    """Add the time of its exchanges to what a step took."""
+    """Waiting in exchanges inside steps is booked as steps. Add the time of its exchanges to what a step took."""
 
     def broken(step: Any, self: Any, *rest: Any) -> Any:
         began = monotonic()

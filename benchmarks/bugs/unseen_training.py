@@ -1,17 +1,17 @@
-"""The defects of `benchmarks.bugs.unseen` in what is trained: data, order, initial parameters, forward pass.
-
-Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
-"""
+"""The defects of `benchmarks.bugs.unseen` in what is trained: data, order, initial parameters, forward pass."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from benchmarks.bugs.bug import Module, rank, wrap
+from benchmarks.bugs.unseen import ASYNC, CADENCE, DIGITS, LENET, REPLICA, RESIDENT, RESNET, SOLO, SYNC, VISITS, unseen
 
 
+@unseen("data", "B7.15", SYNC, RESIDENT)
 def block_reused(resident: Module) -> None:
     """Use the memory of a block again too early: its last batch comes out as the first one."""
 
@@ -25,6 +25,7 @@ def block_reused(resident: Module) -> None:
     wrap(resident.Resident, "_block", broken)
 
 
+@unseen("data", "a cache renewed late", SOLO, RESIDENT)
 def labels_late(resident: Module) -> None:
     """Read the first block of an epoch with the images of its order and the labels of the order before."""
 
@@ -47,6 +48,7 @@ def labels_late(resident: Module) -> None:
     wrap(resident.Resident, "_block", broken)
 
 
+@unseen("data", "B03", SOLO, RESIDENT)
 def tail_padded(resident: Module) -> None:
     """Fill up a batch that is shorter than those before with repeats of its last sample."""
 
@@ -61,6 +63,7 @@ def tail_padded(resident: Module) -> None:
     wrap(resident.Resident, "get", broken)
 
 
+@unseen("data", "A23", CADENCE, DIGITS)
 def split_by_rank(digits: Module) -> None:
     """Split the data with a generator of the rank: rank 1 trains on some of what is held out."""
     load = digits._load
@@ -80,6 +83,7 @@ def split_by_rank(digits: Module) -> None:
 def reordered(change: Callable[[Any, Any, Any, int], Any]) -> Callable[[Module], None]:
     """Give what `change(module, make, self, epoch)` returns as the order of a shuffled epoch."""
 
+    @functools.wraps(change)
     def patch(visits: Module) -> None:
         def broken(make: Any, self: Any, epoch: int) -> Any:
             return change(visits, make, self, epoch) if self._shuffle else make(epoch)
@@ -93,28 +97,46 @@ STRETCH = 1024
 """Positions that are put in order together."""
 
 
-def _buffered(visits: Any, make: Any, self: Any, epoch: int) -> Any:
+@unseen("order", "A01", SOLO, VISITS)
+@reordered
+def order_of_first_epoch(visits: Any, make: Any, self: Any, epoch: int) -> Any:
+    """Never pass the epoch on."""
+    return make(0)
+
+
+@unseen("order", "A01, on one rank", ASYNC, VISITS)
+@reordered
+def order_of_first_epoch_on_rank(visits: Any, make: Any, self: Any, epoch: int) -> Any:
+    """Never pass the epoch on to rank 1."""
+    return make(0 if rank() == 1 else epoch)
+
+
+@unseen("order", "a small shuffle buffer", CADENCE, VISITS)
+@reordered
+def order_of_small_buffer(visits: Any, make: Any, self: Any, epoch: int) -> Any:
+    """Shuffle samples within a buffer that is smaller than the data set."""
     order = make(epoch)
     return order[(order // STRETCH).argsort(stable=True)]
 
 
-order_of_first_epoch = reordered(lambda visits, make, self, epoch: make(0))
-"""The epoch is never passed on."""
-order_of_first_epoch_on_rank = reordered(lambda visits, make, self, epoch: make(0 if rank() == 1 else epoch))
-"""It is never passed on to rank 1."""
-order_of_small_buffer = reordered(_buffered)
-"""Samples are shuffled within a buffer that is smaller than the data set."""
-order_sorted_in_blocks = reordered(
-    lambda visits, make, self, epoch: visits.torch.cat([part.sort().values for part in make(epoch).split(STRETCH)])
-)
-"""Indices that are read together are sorted, as memory likes it, and trained as they were read."""
-order_of_fixed_seed = reordered(lambda visits, make, self, epoch: visits.order(1234, epoch, self._size)[: len(self)])
-"""The seed of the run is not asked for."""
+@unseen("order", "A05", ASYNC, VISITS)
+@reordered
+def order_sorted_in_blocks(visits: Any, make: Any, self: Any, epoch: int) -> Any:
+    """Sort indices that are read together, as memory likes it, and train them as they were read."""
+    return visits.torch.cat([part.sort().values for part in make(epoch).split(STRETCH)])
+
+
+@unseen("order", "A19", SYNC, VISITS)
+@reordered
+def order_of_fixed_seed(visits: Any, make: Any, self: Any, epoch: int) -> Any:
+    """Shuffle by a fixed seed, not that of the run."""
+    return visits.order(1234, epoch, self._size)[: len(self)]
 
 
 def made(change: Callable[[Any, Any], None]) -> Callable[[Module], None]:
     """Have `change(replica, job)` at work on every replica once it is made."""
 
+    @functools.wraps(change)
     def patch(replica: Module) -> None:
         def broken(make: Any, self: Any, job: Any, *made_of: Any) -> None:
             make(job, *made_of)
@@ -128,17 +150,24 @@ def made(change: Callable[[Any, Any], None]) -> Callable[[Module], None]:
 def _losing(change: Callable[[Any, Any], Callable[[Any, Any], Any]]) -> Callable[[Module], None]:
     """Train with the loss that `change(loss, job)` returns."""
 
+    @functools.wraps(change)
     def put(self: Any, job: Any) -> None:
         self.task = replace(self.task, loss=change(self.task.loss, job))
 
     return made(put)
 
 
-def _nominal(loss: Any, job: Any) -> Any:
+@unseen("forward", "B07", SYNC, REPLICA)
+@_losing
+def loss_by_nominal_batch(loss: Any, job: Any) -> Any:
+    """Divide the sum of the loss by the nominal batch size, in the short last batch too."""
     return lambda model, batch: loss(model, batch) * (len(batch[0]) / job.batch_size)
 
 
-def _narrow(loss: Any, job: Any) -> Any:
+@unseen("forward", "B9.07", SYNC, REPLICA)
+@_losing
+def forward_narrow_on_rank(loss: Any, job: Any) -> Any:
+    """Run the forward pass of rank 1 in bfloat16."""
     import torch
 
     def broken(model: Any, batch: Any) -> Any:
@@ -148,12 +177,7 @@ def _narrow(loss: Any, job: Any) -> Any:
     return broken
 
 
-loss_by_nominal_batch = _losing(_nominal)
-"""The sum of the loss is divided by the nominal batch size, in the short last batch too."""
-forward_narrow_on_rank = _losing(_narrow)
-"""Rank 1 runs its forward pass in bfloat16."""
-
-
+@unseen("forward", "B11", LENET, REPLICA)
 def norm_mode_lost(replica: Module) -> None:
     """Leave batch norms in evaluation mode behind the first evaluation."""
 
@@ -167,16 +191,16 @@ def norm_mode_lost(replica: Module) -> None:
     wrap(replica.Replica, "evaluate", broken)
 
 
-def _slow_norms(self: Any, job: Any) -> None:
+@unseen("forward", "B21", RESNET, REPLICA)
+@made
+def norm_momentum_on_rank(self: Any, job: Any) -> None:
+    """Take the momentum of rank 1's running statistics from another batch size."""
     for module in self.model.modules() if rank() == 1 else ():
         if hasattr(module, "running_mean"):
             module.momentum /= job.world_size * 8
 
 
-norm_momentum_on_rank = made(_slow_norms)
-"""Rank 1 takes the momentum of its running statistics from another batch size."""
-
-
+@unseen("forward", "B6.12", SOLO, REPLICA)
 def init_of_fixed_seed(replica: Module) -> None:
     """Draw the initial parameters from a seed that is not the run's."""
     derive = replica.derive

@@ -1,7 +1,4 @@
-"""Defects of `benchmarks.bugs.unseen` by somebody who read the checks for what they leave out.
-
-Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
-"""
+"""Defects of `benchmarks.bugs.unseen` by somebody who read the checks for what they leave out."""
 
 from __future__ import annotations
 
@@ -10,23 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.bugs.bug import Module, after_init, rank, wrap
-from benchmarks.bugs.unseen import Lot
+from benchmarks.bugs.unseen import unseen
 
-LOT = Lot()
 CRASH = "world_size=3 cluster.faults=[2@100:crash]"
 
-# Order
 
-
-@LOT.bug(
-    "order",
-    "in a run that loses a rank, rank 1 trains half of its samples twice, the others never",
-    "B7.05, of a grant",
-    f"mlp cpu_async {CRASH}",
-    "ddp.core.spans",
-)
+@unseen("order", "B7.05, of a grant", f"mlp cpu_async {CRASH}", "ddp.core.spans")
 def every_second_batch_twice(spans: Module) -> None:
-    """Take each batch but the last of a grant from an even place."""
+    """In a run that loses a rank, rank 1 trains half of its samples twice, the others never. Take each batch but the
+    last of a grant from an even place."""
 
     def broken(at: Any, self: Any, step: int) -> Any:
         return at(step & ~1 if rank() == 1 and step + 1 < self.steps else step)
@@ -34,18 +23,10 @@ def every_second_batch_twice(spans: Module) -> None:
     wrap(spans.Chunk, "at", broken)
 
 
-# Schedule
-
-
-@LOT.bug(
-    "schedule",
-    "what was trained of a grant that is void counts once more, on all ranks alike",
-    "B5.03, after a loss",
-    f"mlp nccl_sync {CRASH}",
-    "ddp.core.worker",
-)
+@unseen("schedule", "B5.03, after a loss", f"mlp nccl_sync {CRASH}", "ddp.core.worker")
 def void_grant_counts_again(worker: Module) -> None:
-    """Keep the samples of the grant before, where a group is formed anew."""
+    """What was trained of a grant that is void counts once more, on all ranks alike. Keep the samples of the grant
+    before, where a group is formed anew."""
 
     def broken(receive: Any, self: Any, order: Any) -> Any:
         made = receive(order)
@@ -54,18 +35,14 @@ def void_grant_counts_again(worker: Module) -> None:
     wrap(worker.Worker, "receive", broken)
 
 
-# Optimizer
-
-
-@LOT.bug(
+@unseen(
     "optimizer",
-    "what was averaged of optimizers is thrown away at once",
     "D19, at averages of states",
     "mlp nccl_cadence averaging.optimizer_state=true",
     "ddp.replica.optimizer_state",
 )
 def averaged_state_thrown_away(states: Module) -> None:
-    """Have optimizers begin anew after each average."""
+    """What was averaged of optimizers is thrown away at once. Have optimizers begin anew after each average."""
 
     def change(self: Any) -> None:
         self._begin = copy.deepcopy(self._optimizer.state_dict()["state"])

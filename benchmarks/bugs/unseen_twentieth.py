@@ -1,7 +1,5 @@
 """Defects of `benchmarks.bugs.unseen` by somebody who had not seen the checks: of what is trained, in combinations that were
 least tried. Those of results are in `unseen_twentieth_results`.
-
-Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
 """
 
 from __future__ import annotations
@@ -9,10 +7,9 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.bugs.bug import Module, wrap
-from benchmarks.bugs.unseen import Lot
+from benchmarks.bugs.unseen import unseen
 from benchmarks.bugs.unseen_fourth import interrupted
 
-LOT = Lot()
 REPLICA = "ddp.replica.replica"
 OWN = "benchmarks.bugs.own_plain"
 PIECES = "data.samples=3001 train.epochs=2"
@@ -21,33 +18,25 @@ PATCHES = "data.samples=960 train.epochs=2"
 SIXTEEN = "world_size=16 cluster.speeds=[1,1,1,1,1,1,1,1,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5]"
 
 
-# Data
-
-
-@LOT.bug(
+@unseen(
     "data",
-    "a sample that an epoch has twice is augmented alike both times",
     "a seed of epoch and index",
     "benchmarks.bugs.own_augmented cpu_cadence train.steps=400",
     "ddp.data.epoch_order",
 )
 def second_visit_augmented_alike(epoch_order: Module) -> None:
-    """Number visits by the sample alone."""
+    """A sample that an epoch has twice is augmented alike both times. Number visits by the sample alone."""
     wrap(epoch_order.EpochOrder, "distinct", lambda number, self, start, indices: indices)
 
 
-# Forward
-
-
-@LOT.bug(
+@unseen(
     "forward",
-    "a batch is cast to half precision, so that a user's own loss is computed in it",
     "deepspeedai/DeepSpeed, cast_forward_inputs on targets",
     f"conv_ae nccl_async {PIECES} train.precision=bf16",
     "ddp.replica.passes",
 )
 def targets_in_half(passes: Module) -> None:
-    """Cast all floating members."""
+    """A batch is cast to half precision, so that a user's own loss is computed in it. Cast all floating members."""
 
     def broken(loss: Any, self: Any, task: Any, module: Any, tensors: Any) -> Any:
         half = self._half
@@ -56,18 +45,14 @@ def targets_in_half(passes: Module) -> None:
     wrap(passes.StepPasses, "loss", broken)
 
 
-# Gradient
-
-
-@LOT.bug(
+@unseen(
     "gradient",
-    "gradients are clipped by the norm of the step before",
     "a norm whose reduction overlaps the next step",
     f"lenet zero1 {PIECES} train.max_grad_norm=0.5",
     "ddp.sharding.zero1",
 )
 def clipped_by_norm_of_step_before(zero1: Module) -> None:
-    """Keep the norm for a step."""
+    """Gradients are clipped by the norm of the step before. Keep the norm for a step."""
 
     def broken(clip: Any, self: Any, limit: float) -> None:
         gradients = [shard.values.grad for shard in self.shards if shard.values.grad is not None]
@@ -83,30 +68,20 @@ def clipped_by_norm_of_step_before(zero1: Module) -> None:
     wrap(zero1.ShardedStep, "clip", broken)
 
 
-@LOT.bug(
+@unseen(
     "gradient",
-    "the factor of the loss grows after 2,000 passes, not steps",
     "D13, of a scaler",
     "mlp nccl_sync train.precision=fp16 train.accumulate=4 train.batch_size=8",
     "ddp.replica.loss_scale",
 )
 def loss_scale_counts_passes(loss_scale: Module) -> None:
-    """Count four for a step."""
+    """The factor of the loss grows after 2,000 passes, not steps. Count four for a step."""
     loss_scale.STEPS //= 4
 
 
-# Optimizer
-
-
-@LOT.bug(
-    "optimizer",
-    "weights decay by the recipe's rate, whatever the schedule",
-    "AdamW with a decay of its own",
-    f"vit torch_fsdp {PATCHES}",
-    REPLICA,
-)
+@unseen("optimizer", "AdamW with a decay of its own", f"vit torch_fsdp {PATCHES}", REPLICA)
 def decay_without_schedule(replica: Module) -> None:
-    """Add what the rate of the step leaves out."""
+    """Weights decay by the recipe's rate, whatever the schedule. Add what the rate of the step leaves out."""
 
     def broken(clip: Any, self: Any, team: Any) -> None:
         clip(team)
@@ -127,16 +102,15 @@ def _kept_before_step(zero2: Module) -> None:
     wrap(zero2.Zero2, "exchange", broken)
 
 
-@LOT.bug(
+@unseen(
     "optimizer",
-    "of a parameter that two ranks share, the second part does not decay",
     "D03, of shards that are looked up by their first element",
     f"vit zero2 {PATCHES}",
     "ddp.sharding.zero1",
     {"ddp.sharding.zero2": _kept_before_step},
 )
 def second_part_not_decayed(zero1: Module) -> None:
-    """Take its decay back after a step."""
+    """Of a parameter that two ranks share, the second part does not decay. Take its decay back after a step."""
 
     def broken(end: Any, self: Any) -> None:
         group = self.site.optimizer.param_groups[0]
@@ -147,19 +121,15 @@ def second_part_not_decayed(zero1: Module) -> None:
     wrap(zero1.ShardedStep, "end", broken)
 
 
-# Schedule
-
-
-@LOT.bug(
+@unseen(
     "schedule",
-    "a run that goes on with more ranks keeps the rate of the fewer",
     "horovod/horovod, elastic runs whose rate is not scaled anew",
     f"mlp nccl_sync resumed:world_size=4 {LONGER} train.lr_scale_ratio=0.5",
     "ddp.replica.learning_rates",
     {REPLICA: interrupted},
 )
 def scale_of_fewer_ranks(learning_rates: Module) -> None:
-    """Save the scale, too."""
+    """A run that goes on with more ranks keeps the rate of the fewer. Save the scale, too."""
 
     def broken(capture: Any, self: Any) -> Any:
         fixed, factor, _, follows = capture()
@@ -168,13 +138,7 @@ def scale_of_fewer_ranks(learning_rates: Module) -> None:
     wrap(learning_rates.Rates, "capture", broken)
 
 
-@LOT.bug(
-    "schedule",
-    "ranks that are computed in one operation have the rate of the first",
-    "B5.11, of a rate that is read once",
-    f"{OWN} virtual_cpu_async {SIXTEEN}",
-    "ddp.virtual.rows",
-)
+@unseen("schedule", "B5.11, of a rate that is read once", f"{OWN} virtual_cpu_async {SIXTEEN}", "ddp.virtual.rows")
 def rates_of_first_row(rows: Module) -> None:
-    """Repeat the first one's step."""
+    """Ranks that are computed in one operation have the rate of the first. Repeat the first one's step."""
     wrap(rows.ReplicaRows, "rates", lambda rates, self, steps: rates([steps[0]] * len(steps)))

@@ -1,7 +1,5 @@
 """Defects of `benchmarks.bugs.unseen` by somebody who had not seen the checks: of averages and results. Those of what is
 trained are in `unseen_twentieth`.
-
-Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
 """
 
 from __future__ import annotations
@@ -11,16 +9,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from benchmarks.bugs.bug import Module, after_init, wrap
-from benchmarks.bugs.unseen import Lot
+from benchmarks.bugs.unseen import unseen
 from benchmarks.bugs.unseen_fourth import interrupted
 from benchmarks.bugs.unseen_twentieth import LONGER, OWN, PIECES, REPLICA, SIXTEEN
 
-LOT = Lot()
 FIGURES = "ddp.replica.figures"
 RESTARTED = "cluster.restart=2 checkpoint.spacing_s=0 cluster.faults=[1@150:crash]"
-
-
-# Average
 
 
 def _initial_kept(replica: Module) -> None:
@@ -34,16 +28,15 @@ def _initial_kept(replica: Module) -> None:
     interrupted(replica)
 
 
-@LOT.bug(
+@unseen(
     "average",
-    "the first outer step of a run that goes on is from the initial parameters",
     "an outer anchor that no checkpoint has",
     f"lenet nccl_cadence resumed {LONGER} averaging.outer=nesterov",
     "ddp.backends.allreduce",
     {REPLICA: _initial_kept},
 )
 def outer_anchor_of_start(allreduce: Module) -> None:
-    """Take those for the last average."""
+    """The first outer step of a run that goes on is from the initial parameters. Take those for the last average."""
 
     def broken(prepare: Any, self: Any) -> None:
         prepare()
@@ -53,15 +46,15 @@ def outer_anchor_of_start(allreduce: Module) -> None:
     wrap(allreduce.Backend, "_prepare_average", broken)
 
 
-@LOT.bug(
+@unseen(
     "average",
-    "behind the warm-up of local SGD gradients are still averaged in every step",
     "PyTorch's post_local_gradient_allreduce, which is on by default",
     "mlp torch_local_sgd data.samples=5000 train.epochs=2",
     "ddp.backends.torch_local_sgd",
 )
 def local_steps_not_local(torch_local_sgd: Module) -> None:
-    """Leave it on, for the ranks of the host."""
+    """Behind the warm-up of local SGD gradients are still averaged in every step. Leave it on, for the ranks of the
+    host."""
     hook = torch_local_sgd.post_localSGD_hook
 
     def everywhere(state: Any) -> Any:
@@ -71,33 +64,19 @@ def local_steps_not_local(torch_local_sgd: Module) -> None:
     torch_local_sgd.post_localSGD_hook = lambda state, bucket: hook(everywhere(state), bucket)
 
 
-# Evaluation
-
-
-@LOT.bug(
-    "evaluation",
-    "each rank evaluates its part of the test set with its own replica",
-    "B17, of parameters in virtual time",
-    f"{OWN} virtual_cpu_async {SIXTEEN}",
-    "ddp.virtual.vectorised",
+@unseen(
+    "evaluation", "B17, of parameters in virtual time", f"{OWN} virtual_cpu_async {SIXTEEN}", "ddp.virtual.vectorised"
 )
 def own_rows_evaluated(vectorised: Module) -> None:
-    """Show its own row."""
+    """Each rank evaluates its part of the test set with its own replica. Show its own row."""
     wrap(vectorised.VectorisedRanks, "_shown", lambda shown, self, rank: self._rows.flat[rank])
 
 
-# Record
-
-
-@LOT.bug(
-    "record",
-    "bytes that a forward pass keeps include the parameters",
-    "hooks of saved tensors, which see weights, too",
-    f"lenet nccl_sync {PIECES} profile.steps=5",
-    FIGURES,
+@unseen(
+    "record", "hooks of saved tensors, which see weights, too", f"lenet nccl_sync {PIECES} profile.steps=5", FIGURES
 )
 def parameters_kept_as_activations(figures: Module) -> None:
-    """Add them."""
+    """Bytes that a forward pass keeps include the parameters. Add them."""
 
     def broken(work: Any, self: Any) -> Any:
         own = work()
@@ -106,15 +85,14 @@ def parameters_kept_as_activations(figures: Module) -> None:
     wrap(figures.StepFigures, "work", broken)
 
 
-@LOT.bug(
+@unseen(
     "record",
-    "the gradient norm of a step is that of the step before",
     "a figure that is read while the next step runs",
     "char_rnn torch_ddp data.samples=640 train.epochs=2",
     FIGURES,
 )
 def norm_of_step_before(figures: Module) -> None:
-    """Keep each norm for a step."""
+    """The gradient norm of a step is that of the step before. Keep each norm for a step."""
 
     def broken(step: Any, self: Any, optimizer: Any) -> None:
         count = len(self._norms)
@@ -127,15 +105,15 @@ def norm_of_step_before(figures: Module) -> None:
     wrap(figures.StepFigures, "step", broken)
 
 
-@LOT.bug(
+@unseen(
     "record",
-    "all ranks draw the same times of steps, so that none waits for another",
     "A17, of emulated times",
     f"{OWN} virtual_nccl_cadence world_size=4 virtual.steps=lognormal:0.5",
     "ddp.virtual.engine",
 )
 def times_alike_on_ranks(engine: Module) -> None:
-    """Give every rank the series of the first."""
+    """All ranks draw the same times of steps, so that none waits for another. Give every rank the series of the
+    first."""
     whole, drawn = engine.distribution, []
 
     def broken(text: str, key: str) -> Any:
@@ -149,26 +127,24 @@ def times_alike_on_ranks(engine: Module) -> None:
     engine.distribution = broken
 
 
-@LOT.bug(
+@unseen(
     "record",
-    "a ring of ranks is as fast as half of one",
     "n - 1 rounds, without those that hand the sums around",
     f"mlp nccl_cadence {PIECES} cluster.links=[wan_1g_30ms]",
     "ddp.core.link_costs",
 )
 def half_a_ring(link_costs: Module) -> None:
-    """Halve its rounds."""
+    """A ring of ranks is as fast as half of one. Halve its rounds."""
     rounds = link_costs._rounds
     link_costs._rounds = lambda *of: tuple(each._replace(times=each.times / 2) for each in rounds(*of))
 
 
-@LOT.bug(
+@unseen(
     "record",
-    "a run that was restarted says that it trained nothing again",
     "samples of a lost part that are counted after it was cut off",
     f"mlp zero1 {PIECES} {RESTARTED}",
     "bench.runner.earlier_records",
 )
 def nothing_trained_again(earlier_records: Module) -> None:
-    """Count none."""
+    """A run that was restarted says that it trained nothing again. Count none."""
     earlier_records._beyond = lambda records, known: 0
