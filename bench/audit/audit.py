@@ -29,16 +29,7 @@ from bench.audit.costs import StepBytes, costs, step_bytes
 from bench.audit.counters import counted, resets, scales, updates
 from bench.audit.delivered import delivered
 from bench.audit.figures import counted_from, figures_apart, scalars_apart, weighed
-from bench.audit.kept_files import (
-    Incomplete,
-    Kept,
-    KeptStep,
-    Name,
-    Parts,
-    every,
-    read,
-    whole,
-)
+from bench.audit.kept_files import Incomplete, Kept, KeptStep, Name, Parts, every, read, whole
 from bench.audit.reading import TrainingData, committed, content, repeatable, unknowable
 from bench.audit.repeated_step import Bench
 from bench.audit.rows import UNREPEATED, complete, is_complete, redo, repeats, steps_of

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.bugs.bug import ASYNC, AVERAGED, CADENCE, SYNC, Family, Module, counted, last, rank, wrap
+from benchmarks.bugs.bug import ASYNC, AVERAGED, CADENCE, SYNC, Family, Module, counted, in_place_of, last, rank, wrap
 
 AVERAGE = Family("average")
 COLLECTIVE, SNAPSHOT, MEAN = "ddp.backends.allreduce", "ddp.backends.snapshot", "ddp.replica.weighted_mean"
@@ -17,14 +18,13 @@ NORMED = ("lenet", "resnet_graph")
 def _laid(change: Callable[[Any, Any], None]) -> Callable[[Module], None]:
     """Return a patch that changes what a rank's snapshot holds: `change(backend, flat)`."""
 
-    def patch(snapshot: Module) -> None:
-        def broken(take: Any, self: Any, *about: Any) -> Any:
-            before = take(*about)
-            for laid in self._snapshot:
-                change(self, laid)
-            return before
-
-        wrap(snapshot.Backend, "snapshot", broken)
+    @in_place_of("Backend.snapshot")
+    @functools.wraps(change)
+    def patch(take: Any, self: Any, *about: Any) -> Any:
+        before = take(*about)
+        for laid in self._snapshot:
+            change(self, laid)
+        return before
 
     return patch
 
@@ -32,26 +32,23 @@ def _laid(change: Callable[[Any, Any], None]) -> Callable[[Module], None]:
 def _taken(change: Callable[[Any], None]) -> Callable[[Module], None]:
     """Return a patch that does `change(backend)` before a collective's result is taken over."""
 
-    def patch(collective: Module) -> None:
-        def broken(take: Any, self: Any) -> Any:
-            change(self)
-            return take()
-
-        wrap(collective.Backend, "_take", broken)
+    @in_place_of("Backend._take")
+    @functools.wraps(change)
+    def patch(take: Any, self: Any) -> Any:
+        change(self)
+        return take()
 
     return patch
 
 
 @AVERAGE.bug(COLLECTIVE, "average", CADENCE, "replicas are not averaged", "B6.02")
-def not_averaged(collective: Module) -> None:
-    def broken(take: Any, self: Any) -> Any:
-        kept = [section.values.clone() for section in self._sections]
-        divergence = take()
-        for section, values in zip(self._sections, kept, strict=True):
-            section.values.copy_(values)
-        return divergence
-
-    wrap(collective.Backend, "_take", broken)
+@in_place_of("Backend._take")
+def not_averaged(take: Any, self: Any) -> Any:
+    kept = [section.values.clone() for section in self._sections]
+    divergence = take()
+    for section, values in zip(self._sections, kept, strict=True):
+        section.values.copy_(values)
+    return divergence
 
 
 @AVERAGE.bug(COLLECTIVE, "average", CADENCE, "averages are divided as if there were a rank more", "B6.28")
@@ -65,27 +62,19 @@ def unweighted(averaging: Module) -> None:
 
 
 @AVERAGE.bug(SNAPSHOT, "average", ASYNC, "the first replica of an average is counted twice", "B6.26")
-def first_replica_twice(snapshot: Module) -> None:
-    average = snapshot.average
-
-    def broken(mean: Any, laid: Any, weights: Any, **settings: Any) -> Any:
-        return average(mean, laid, [2 * weights[0], *weights[1:]], **settings)
-
-    snapshot.average = broken
+@in_place_of("average")
+def first_replica_twice(average: Any, mean: Any, laid: Any, weights: Any, **settings: Any) -> Any:
+    return average(mean, laid, [2 * weights[0], *weights[1:]], **settings)
 
 
 @AVERAGE.bug(COLLECTIVE, "average", CADENCE, "two slices of a rank change places in every average", "issue")
-def slices_swapped(collective: Module) -> None:
-    lay = collective._lay
-
-    def broken(wire: Any, values: Any, weight: float, before: Any) -> None:
-        lay(wire, values, weight, before)
-        if last() and len(wire) >= 512:
-            first = wire[:128].clone()
-            wire[:128] = wire[256:384]
-            wire[256:384] = first
-
-    collective._lay = broken
+@in_place_of("_lay")
+def slices_swapped(lay: Any, wire: Any, values: Any, weight: float, before: Any) -> None:
+    lay(wire, values, weight, before)
+    if last() and len(wire) >= 512:
+        first = wire[:128].clone()
+        wire[:128] = wire[256:384]
+        wire[256:384] = first
 
 
 def _older(part: Callable[[Any], Any]) -> Callable[[Module], None]:
@@ -116,12 +105,10 @@ def coarse_snapshot(snapshot: Module) -> None:
 
 
 @AVERAGE.bug(SNAPSHOT, "average", ASYNC, "two stretches of a snapshot change places", "B6.20")
-def snapshot_permuted(snapshot: Module) -> None:
-    def change(self: Any, laid: Any) -> None:
-        if last() and laid.numel() >= 512:
-            laid[:256] = laid[:256].roll(1)
-
-    _laid(change)(snapshot)
+@_laid
+def snapshot_permuted(self: Any, laid: Any) -> None:
+    if last() and laid.numel() >= 512:
+        laid[:256] = laid[:256].roll(1)
 
 
 @AVERAGE.bug(SNAPSHOT, "average", ASYNC, "what is trained while an average is made is thrown away", "B6.04")
@@ -130,27 +117,23 @@ def flight_lost(snapshot: Module) -> None:
 
 
 @AVERAGE.bug(SNAPSHOT, "average", ASYNC, "every third average is not applied", "B7.15")
-def average_not_applied(snapshot: Module) -> None:
-    def broken(apply: Any, self: Any, round: int, exact: bool) -> Any:
-        kept = [section.values.clone() for section in self._sections]
-        result = apply(round, exact)
-        if counted(self, "apply") % 3 == 2:
-            for section, values in zip(self._sections, kept, strict=True):
-                section.values.copy_(values)
-        return result
-
-    wrap(snapshot.Backend, "apply", broken)
+@in_place_of("Backend.apply")
+def average_not_applied(apply: Any, self: Any, round: int, exact: bool) -> Any:
+    kept = [section.values.clone() for section in self._sections]
+    result = apply(round, exact)
+    if counted(self, "apply") % 3 == 2:
+        for section, values in zip(self._sections, kept, strict=True):
+            section.values.copy_(values)
+    return result
 
 
 @AVERAGE.bug(COLLECTIVE, "average", CADENCE, "running statistics are not averaged", "B17", models=NORMED)
-def buffers_left_out(collective: Module) -> None:
-    def broken(prepare: Any, self: Any) -> None:
-        prepare()
-        kept = [k for k, section in enumerate(self._sections) if section.kind != "buffers"]
-        for name in ("_sections", "_outer", "_last"):
-            setattr(self, name, [getattr(self, name)[k] for k in kept])
-
-    wrap(collective.Backend, "_prepare_average", broken)
+@in_place_of("Backend._prepare_average")
+def buffers_left_out(prepare: Any, self: Any) -> None:
+    prepare()
+    kept = [k for k, section in enumerate(self._sections) if section.kind != "buffers"]
+    for name in ("_sections", "_outer", "_last"):
+        setattr(self, name, [getattr(self, name)[k] for k in kept])
 
 
 @AVERAGE.bug(
@@ -161,73 +144,61 @@ def buffers_left_out_of_steps(buffers: Module) -> None:
 
 
 @AVERAGE.bug(COLLECTIVE, "volume", CADENCE, "averages travel in single precision", "B9.05")
-def narrow_wire(collective: Module) -> None:
-    def broken(make: Any, self: Any) -> None:
-        job = self.job
-        self.job = replace(job, averaging=replace(job.averaging, wire="float32"))
-        make()
-        self.job = job
-
-    wrap(collective.Backend, "_make_wire", broken)
+@in_place_of("Backend._make_wire")
+def narrow_wire(make: Any, self: Any) -> None:
+    job = self.job
+    self.job = replace(job, averaging=replace(job.averaging, wire="float32"))
+    make()
+    self.job = job
 
 
 @AVERAGE.bug(COLLECTIVE, "average", CADENCE, "the last values of an average are left as they were", "B9.09")
-def tail_left_out(collective: Module) -> None:
-    def broken(take: Any, self: Any) -> Any:
-        kept = [section.values[-8:].clone() for section in self._sections]
-        divergence = take()
-        for section, values in zip(self._sections, kept, strict=True):
-            section.values[-8:] = values
-        return divergence
-
-    wrap(collective.Backend, "_take", broken)
+@in_place_of("Backend._take")
+def tail_left_out(take: Any, self: Any) -> Any:
+    kept = [section.values[-8:].clone() for section in self._sections]
+    divergence = take()
+    for section, values in zip(self._sections, kept, strict=True):
+        section.values[-8:] = values
+    return divergence
 
 
 @AVERAGE.bug(COLLECTIVE, "average", CADENCE, "replicas go half of the way to the average", "B6.10")
-def half_way(collective: Module) -> None:
-    def broken(take: Any, self: Any) -> Any:
-        kept = [section.values.clone() for section in self._sections]
-        divergence = take()
-        for section, values in zip(self._sections, kept, strict=True):
-            section.values.lerp_(values, 0.5)
-        return divergence
-
-    wrap(collective.Backend, "_take", broken)
+@in_place_of("Backend._take")
+def half_way(take: Any, self: Any) -> Any:
+    kept = [section.values.clone() for section in self._sections]
+    divergence = take()
+    for section, values in zip(self._sections, kept, strict=True):
+        section.values.lerp_(values, 0.5)
+    return divergence
 
 
 @AVERAGE.bug(
     COLLECTIVE, "average", CADENCE, "the average has wrong values now and then, as a bad transport brings", "B9.23"
 )
-def damaged_wire(collective: Module) -> None:
-    def change(self: Any) -> None:
-        if counted(self, "take") % 3 == 2:
-            self._wire[0][17] *= 1.5
-
-    _taken(change)(collective)
+@_taken
+def damaged_wire(self: Any) -> None:
+    if counted(self, "take") % 3 == 2:
+        self._wire[0][17] *= 1.5
 
 
 @AVERAGE.bug(
     "ddp.engine.loop", "audit", AVERAGED, "a rank trains other weights than it said that it begins with", "B6.12"
 )
-def begun_elsewhere(loop: Module) -> None:
-    def broken(ready: Any, self: Any, *about: Any) -> None:
-        ready(*about)
-        if rank() == 1:
-            for parameter in self.replica.state.parameters:
-                parameter.detach().mul_(0.5)
-
-    wrap(loop.TrainingLoop, "ready", broken)
+@in_place_of("TrainingLoop.ready")
+def begun_elsewhere(ready: Any, self: Any, *about: Any) -> None:
+    ready(*about)
+    if rank() == 1:
+        for parameter in self.replica.state.parameters:
+            parameter.detach().mul_(0.5)
 
 
 @AVERAGE.bug("ddp.engine.rank", "audit", AVERAGED, "a rank's parameters shrink behind each average")
-def worn_behind_average(ranks: Module) -> None:
-    def broken(averaged: Any, self: Any, *about: Any) -> None:
-        averaged(*about)
-        if rank() == 1:
-            for tensor in self.loop.replica.state.parameters:
-                tensor.detach().mul_(0.99)
-
-    wrap(ranks.RankLoop, "_averaged", broken)
+@in_place_of("RankLoop._averaged")
+def worn_behind_average(averaged: Any, self: Any, *about: Any) -> None:
+    averaged(*about)
+    if rank() == 1:
+        for tensor in self.loop.replica.state.parameters:
+            tensor.detach().mul_(0.99)
 
 
 @AVERAGE.bug(
@@ -237,27 +208,21 @@ def worn_behind_average(ranks: Module) -> None:
     "a rank that joins weighs as if it had trained ten batches more",
     settings=('cluster.faults=["1@60:crash"]', "cluster.restart=always"),
 )
-def joiner_too_heavy(handover: Module) -> None:
-    load = handover.load_sent
-
-    def broken(scratch: Any, round: int, loop: Any, backend: Any) -> Any:
-        joined = load(scratch, round, loop, backend)
-        loop.samples += 160
-        return joined
-
-    handover.load_sent = broken
+@in_place_of("load_sent")
+def joiner_too_heavy(load: Any, scratch: Any, round: int, loop: Any, backend: Any) -> Any:
+    joined = load(scratch, round, loop, backend)
+    loop.samples += 160
+    return joined
 
 
 @AVERAGE.bug(COLLECTIVE, "audit", CADENCE, "averages are as coarse as the wire", settings=("averaging.wire=bfloat16",))
-def average_in_half(collective: Module) -> None:
-    def broken(take: Any, self: Any) -> Any:
-        divergence = take()
-        for section, last_average in zip(self._sections, self._last, strict=True):
-            section.values.copy_(section.values.bfloat16())
-            last_average.copy_(section.values)
-        return divergence
-
-    wrap(collective.Backend, "_take", broken)
+@in_place_of("Backend._take")
+def average_in_half(take: Any, self: Any) -> Any:
+    divergence = take()
+    for section, last_average in zip(self._sections, self._last, strict=True):
+        section.values.copy_(section.values.bfloat16())
+        last_average.copy_(section.values)
+    return divergence
 
 
 @AVERAGE.bug(COLLECTIVE, "audit", CADENCE, "averages add up counters", models=NORMED)

@@ -111,6 +111,38 @@ def after_init(owner: Any, change: Callable[[Any], None]) -> None:
     wrap(owner, "__init__", broken)
 
 
+def in_place_of(name: str) -> Callable[[Callable[..., Any]], Patch]:
+    """Make a patch of a function that stands in for a method, `Class.method`, or function of the module. It is called
+    with the original, bound if it is a method, and then as that would be."""
+
+    def patch_with(broken: Callable[..., Any]) -> Patch:
+        @functools.wraps(broken)
+        def patch(module: Module) -> None:
+            owner, _, method = name.partition(".")
+            if method:
+                wrap(getattr(module, owner), method, broken)
+            else:
+                original = getattr(module, name)
+                setattr(module, name, functools.update_wrapper(functools.partial(broken, original), original))
+
+        return patch
+
+    return patch_with
+
+
+def once_made(name: str) -> Callable[[Callable[[Any], None]], Patch]:
+    """Make a patch of a function that changes every object of a class of the module, once it is made."""
+
+    def patch_with(change: Callable[[Any], None]) -> Patch:
+        @functools.wraps(change)
+        def patch(module: Module) -> None:
+            after_init(getattr(module, name), change)
+
+        return patch
+
+    return patch_with
+
+
 def counted(self: Any, name: str) -> int:
     """Return how often this was asked before, for an object and a purpose."""
     counts = vars(self).setdefault("_bug_counts", {})

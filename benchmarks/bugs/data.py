@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.bugs.bug import EVERY, RANKS, SYNC, Family, Module, counted, last, wrap
+from benchmarks.bugs.bug import EVERY, RANKS, SYNC, Family, Module, counted, in_place_of, last, once_made, wrap
 
 DATA = Family("data")
 REPLICA, GATHER, WORKER = "ddp.replica.replica", "ddp.data.gather", "ddp.core.worker"
@@ -15,13 +16,11 @@ LEAK = 40
 def _each_batch(change: Any) -> Any:
     """Return a patch of `Replica` whose feed gives batches as `change(self, batch, tensors)` makes them."""
 
-    def patch(replica: Module) -> None:
-        def broken(make: Any, self: Any, *made_of: Any) -> None:
-            make(*made_of)
-            get = self.feed.get
-            self.feed.get = lambda batch: change(self, batch, get(batch))
-
-        wrap(replica.Replica, "__init__", broken)
+    @once_made("Replica")
+    @functools.wraps(change)
+    def patch(self: Any) -> None:
+        get = self.feed.get
+        self.feed.get = lambda batch: change(self, batch, get(batch))
 
     return patch
 
@@ -54,25 +53,21 @@ def normalised_twice(replica: Module) -> None:
 
 
 @DATA.bug(REPLICA, "data", EVERY, "one image of a batch is the one before it, too", "A09")
-def image_repeated(replica: Module) -> None:
-    def change(self: Any, batch: Any, tensors: Any) -> Any:
-        if len(tensors[0]) < 2:
-            return tensors
-        images = tensors[0].clone()
-        images[-1] = images[-2]
-        return images, *tensors[1:]
-
-    _each_batch(change)(replica)
+@_each_batch
+def image_repeated(self: Any, batch: Any, tensors: Any) -> Any:
+    if len(tensors[0]) < 2:
+        return tensors
+    images = tensors[0].clone()
+    images[-1] = images[-2]
+    return images, *tensors[1:]
 
 
 @DATA.bug(REPLICA, "data", EVERY, "a batch is read into the memory of the last one, which is trained twice", "C14")
-def buffer_reused(replica: Module) -> None:
-    def change(self: Any, batch: Any, tensors: Any) -> Any:
-        before, self.note_before = getattr(self, "note_before", tensors), tensors
-        late = counted(self, "batch") % 5 == 4 and len(before[0]) == len(tensors[0])
-        return before if late else tensors
-
-    _each_batch(change)(replica)
+@_each_batch
+def buffer_reused(self: Any, batch: Any, tensors: Any) -> Any:
+    before, self.note_before = getattr(self, "note_before", tensors), tensors
+    late = counted(self, "batch") % 5 == 4 and len(before[0]) == len(tensors[0])
+    return before if late else tensors
 
 
 @DATA.bug(REPLICA, "data", EVERY, "images are turned to the left on one rank", "A17")
@@ -88,32 +83,28 @@ def images_in_half(replica: Module) -> None:
 
 
 @DATA.bug(REPLICA, "data", EVERY, "test images are among the training images", "issue")
-def trained_on_test(replica: Module) -> None:
-    def broken(make: Any, self: Any, job: Any, *made_of: Any) -> None:
-        task = job.task()
-        training, test = task.train_data(), task.eval_data()
-        tensors = [tensor.clone() for tensor in training.tensors]
-        for tensor, leaked in zip(tensors, test.tensors, strict=True):
-            tensor[:LEAK] = leaked[:LEAK]
-        source = type(training)(*tensors)
-        make(replace(job, task=lambda: replace(task, train_data=lambda: source)), *made_of)
-
-    wrap(replica.Replica, "__init__", broken)
+@in_place_of("Replica.__init__")
+def trained_on_test(make: Any, self: Any, job: Any, *made_of: Any) -> None:
+    task = job.task()
+    training, test = task.train_data(), task.eval_data()
+    tensors = [tensor.clone() for tensor in training.tensors]
+    for tensor, leaked in zip(tensors, test.tensors, strict=True):
+        tensor[:LEAK] = leaked[:LEAK]
+    source = type(training)(*tensors)
+    make(replace(job, task=lambda: replace(task, train_data=lambda: source)), *made_of)
 
 
 @DATA.bug(REPLICA, "data", RANKS, "one rank draws another part to train on than the others", "A23")
-def other_split(replica: Module) -> None:
-    def broken(make: Any, self: Any, job: Any, *made_of: Any) -> None:
-        task = job.task()
-        training, test = task.train_data(), task.eval_data()
-        tensors = [tensor.clone() for tensor in training.tensors]
-        if last():
-            for tensor, other in zip(tensors, test.tensors, strict=True):
-                tensor[-LEAK:] = other[-LEAK:]
-        source = type(training)(*tensors)
-        make(replace(job, task=lambda: replace(task, train_data=lambda: source)), *made_of)
-
-    wrap(replica.Replica, "__init__", broken)
+@in_place_of("Replica.__init__")
+def other_split(make: Any, self: Any, job: Any, *made_of: Any) -> None:
+    task = job.task()
+    training, test = task.train_data(), task.eval_data()
+    tensors = [tensor.clone() for tensor in training.tensors]
+    if last():
+        for tensor, other in zip(tensors, test.tensors, strict=True):
+            tensor[-LEAK:] = other[-LEAK:]
+    source = type(training)(*tensors)
+    make(replace(job, task=lambda: replace(task, train_data=lambda: source)), *made_of)
 
 
 @DATA.bug(WORKER, "visits", SYNC, "every rank trains the same slice of a batch", "A27")
@@ -126,15 +117,13 @@ def same_shard(worker: Module) -> None:
 
 
 @DATA.bug(GATHER, "visits", EVERY, "a sample is lost in every epoch, another read twice", "A07")
-def sample_lost(gather: Module) -> None:
-    def broken(indices: Any, self: Any, batch: Any) -> Any:
-        found = indices(batch)
-        if batch.stop == len(self._order[1]) and len(found) > 1:
-            found = found.clone()
-            found[-1] = found[-2]
-        return found
-
-    wrap(gather.Gather, "indices", broken)
+@in_place_of("Gather.indices")
+def sample_lost(indices: Any, self: Any, batch: Any) -> Any:
+    found = indices(batch)
+    if batch.stop == len(self._order[1]) and len(found) > 1:
+        found = found.clone()
+        found[-1] = found[-2]
+    return found
 
 
 @DATA.bug("ddp.core.spans", "status", EVERY, "the last, partial batch is left out", "B07")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.bugs.bug import ASYNC, EVERY, RANKS, Family, Module, last, wrap
+import torch
+
+from benchmarks.bugs.bug import ASYNC, EVERY, RANKS, Family, Module, in_place_of, last, wrap
 
 EVALUATION = Family("evaluation")
 REPLICA, SNAPSHOT = "ddp.replica.replica", "ddp.backends.snapshot"
@@ -18,12 +21,11 @@ NORMED = ("lenet", "resnet_graph")
 def _on(source: Callable[[Any], Any]) -> Callable[[Module], None]:
     """Return a patch by which replicas evaluate on what `source` makes of the task."""
 
-    def patch(replica: Module) -> None:
-        def broken(make: Any, self: Any, job: Any, *made_of: Any) -> None:
-            task = job.task()
-            make(replace(job, task=lambda: replace(task, eval_data=lambda: source(task))), *made_of)
-
-        wrap(replica.Replica, "__init__", broken)
+    @in_place_of("Replica.__init__")
+    @functools.wraps(source)
+    def patch(make: Any, self: Any, job: Any, *made_of: Any) -> None:
+        task = job.task()
+        make(replace(job, task=lambda: replace(task, eval_data=lambda: source(task))), *made_of)
 
     return patch
 
@@ -31,16 +33,15 @@ def _on(source: Callable[[Any], Any]) -> Callable[[Module], None]:
 def _answers(change: Callable[[Any, Any, Any], Any]) -> Callable[[Module], None]:
     """Return a patch by which the answer for a batch is `change(answer, model, batch)`."""
 
-    def patch(replica: Module) -> None:
-        def broken(evaluate: Any, self: Any, *about: Any) -> Any:
-            task, answer = self.task, self.task.evaluate
-            self.task = replace(task, evaluate=lambda model, batch: change(answer, model, batch))
-            try:
-                return evaluate(*about)
-            finally:
-                self.task = task
-
-        wrap(replica.Replica, "evaluate", broken)
+    @in_place_of("Replica.evaluate")
+    @functools.wraps(change)
+    def patch(evaluate: Any, self: Any, *about: Any) -> Any:
+        task, answer = self.task, self.task.evaluate
+        self.task = replace(task, evaluate=lambda model, batch: change(answer, model, batch))
+        try:
+            return evaluate(*about)
+        finally:
+            self.task = task
 
     return patch
 
@@ -51,33 +52,27 @@ def evaluated_on_training_data(replica: Module) -> None:
 
 
 @EVALUATION.bug(REPLICA, "audit", EVERY, "evaluation is on as many training samples", "A23")
-def evaluated_on_leaked_data(replica: Module) -> None:
-    def leaked(task: Any) -> Any:
-        test, training = task.eval_data(), task.train_data()
-        return type(test)(*(tensor[: len(test)] for tensor in training.tensors))
-
-    _on(leaked)(replica)
+@_on
+def evaluated_on_leaked_data(task: Any) -> Any:
+    test, training = task.eval_data(), task.train_data()
+    return type(test)(*(tensor[: len(test)] for tensor in training.tensors))
 
 
 @EVALUATION.bug(REPLICA, "audit", EVERY, "labels of the test set are the model's neighbours': a tenth is wrong", "B01")
-def test_labels_wrong(replica: Module) -> None:
-    def other(task: Any) -> Any:
-        test = task.eval_data()
-        images, labels = test.tensors
-        wrong = labels.clone()
-        wrong[::10] = (wrong[::10] + 1) % 10
-        return type(test)(images, wrong)
-
-    _on(other)(replica)
+@_on
+def test_labels_wrong(task: Any) -> Any:
+    test = task.eval_data()
+    images, labels = test.tensors
+    wrong = labels.clone()
+    wrong[::10] = (wrong[::10] + 1) % 10
+    return type(test)(images, wrong)
 
 
 @EVALUATION.bug(REPLICA, "audit", EVERY, "a twentieth of the test set is left out", "B03")
-def test_set_cut(replica: Module) -> None:
-    def cut(task: Any) -> Any:
-        test = task.eval_data()
-        return type(test)(*(tensor[: len(test) * 19 // 20] for tensor in test.tensors))
-
-    _on(cut)(replica)
+@_on
+def test_set_cut(task: Any) -> Any:
+    test = task.eval_data()
+    return type(test)(*(tensor[: len(test) * 19 // 20] for tensor in test.tensors))
 
 
 @EVALUATION.bug(REPLICA, "data", RANKS, "every rank evaluates the first part of the test set", "B23")
@@ -118,59 +113,47 @@ def stale_average_evaluated(snapshot: Module) -> None:
 
 
 @EVALUATION.bug(REPLICA, "audit", EVERY, "the model evaluates in training mode", "B11", models=NORMED)
-def in_training_mode(replica: Module) -> None:
-    def change(answer: Any, model: Any, batch: Any) -> Any:
-        model.train()
-        try:
-            return answer(model, batch)
-        finally:
-            model.eval()
-
-    _answers(change)(replica)
+@_answers
+def in_training_mode(answer: Any, model: Any, batch: Any) -> Any:
+    model.train()
+    try:
+        return answer(model, batch)
+    finally:
+        model.eval()
 
 
 @EVALUATION.bug(REPLICA, "audit", EVERY, "a sample counts as right if it is among the two best answers", "B8.21")
-def best_of_two(replica: Module) -> None:
-    def change(answer: Any, model: Any, batch: Any) -> Any:
-        loss, _ = answer(model, batch)
-        best = model(batch[0]).topk(2, 1).indices
-        return loss, (best == batch[1][:, None]).any(1).sum()
-
-    _answers(change)(replica)
+@_answers
+def best_of_two(answer: Any, model: Any, batch: Any) -> Any:
+    loss, _ = answer(model, batch)
+    best = model(batch[0]).topk(2, 1).indices
+    return loss, (best == batch[1][:, None]).any(1).sum()
 
 
 @EVALUATION.bug(REPLICA, "audit", EVERY, "the sum over a batch is the mean times the nominal size of a batch", "B07")
-def nominal_batch(replica: Module) -> None:
-    def change(answer: Any, model: Any, batch: Any) -> Any:
-        loss, metric = answer(model, batch)
-        scale = 500 / len(batch[0])
-        return loss * scale, metric * scale
-
-    _answers(change)(replica)
+@_answers
+def nominal_batch(answer: Any, model: Any, batch: Any) -> Any:
+    loss, metric = answer(model, batch)
+    scale = 500 / len(batch[0])
+    return loss * scale, metric * scale
 
 
 @EVALUATION.bug(REPLICA, "audit", RANKS, "one rank's part of the metric is counted twice", "B09")
-def part_twice(replica: Module) -> None:
-    def change(answer: Any, model: Any, batch: Any) -> Any:
-        loss, metric = answer(model, batch)
-        return (loss, metric * 1.04) if last() else (loss, metric)
-
-    _answers(change)(replica)
+@_answers
+def part_twice(answer: Any, model: Any, batch: Any) -> Any:
+    loss, metric = answer(model, batch)
+    return (loss, metric * 1.04) if last() else (loss, metric)
 
 
 @EVALUATION.bug(REPLICA, "audit", EVERY, "evaluation computes in bfloat16", "B9.07")
-def evaluated_in_half(replica: Module) -> None:
-    def change(answer: Any, model: Any, batch: Any) -> Any:
-        with replica.torch.autocast("cpu", dtype=replica.torch.bfloat16):
-            return answer(model, batch)
-
-    _answers(change)(replica)
+@_answers
+def evaluated_in_half(answer: Any, model: Any, batch: Any) -> Any:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return answer(model, batch)
 
 
 @EVALUATION.bug(REPLICA, "audit", EVERY, "the loss of the test is divided by the number of its batches", "B8.13")
-def loss_divided_again(replica: Module) -> None:
-    def change(answer: Any, model: Any, batch: Any) -> Any:
-        loss, metric = answer(model, batch)
-        return loss / 12, metric
-
-    _answers(change)(replica)
+@_answers
+def loss_divided_again(answer: Any, model: Any, batch: Any) -> Any:
+    loss, metric = answer(model, batch)
+    return loss / 12, metric

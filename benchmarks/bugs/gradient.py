@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.bugs.bug import AVERAGED, EVERY, SYNC, Family, Module, counted, last, rank, wrap
+import torch
+
+from benchmarks.bugs.bug import AVERAGED, EVERY, SYNC, Family, Module, counted, in_place_of, last, rank, wrap
 
 GRADIENT = Family("gradient")
 REPLICA, AVERAGE, STEP, STORAGE = (
@@ -21,13 +24,12 @@ ALONE = ("solo", *AVERAGED)
 def _before_step(change: Any) -> Any:
     """Return a patch of `Replica` that does `change(replica, parameters)` before the optimizer steps."""
 
-    def patch(replica: Module) -> None:
-        def broken(clip: Any, self: Any, team: Any) -> None:
-            with replica.torch.no_grad():
-                change(self, [p for p in self.state.parameters if p.grad is not None])
-            clip(team)
-
-        wrap(replica.Replica, "_clip", broken)
+    @in_place_of("Replica._clip")
+    @functools.wraps(change)
+    def patch(clip: Any, self: Any, team: Any) -> None:
+        with torch.no_grad():
+            change(self, [p for p in self.state.parameters if p.grad is not None])
+        clip(team)
 
     return patch
 
@@ -42,62 +44,50 @@ def gradients_summed(step_gradients: Module) -> None:
 
 
 @GRADIENT.bug(STEP, "average", SYNC, "gradients are divided by the number of ranks twice", "B6.24")
-def divided_twice(step_gradients: Module) -> None:
-    def broken(pack: Any, self: Any, weight: float, gradients: Any = None, used: Any = None) -> None:
-        pack(weight, (weight if gradients is None else gradients) / 2, used)
-
-    wrap(step_gradients.StepGradients, "pack", broken)
+@in_place_of("StepGradients.pack")
+def divided_twice(pack: Any, self: Any, weight: float, gradients: Any = None, used: Any = None) -> None:
+    pack(weight, (weight if gradients is None else gradients) / 2, used)
 
 
 @GRADIENT.bug(AVERAGE, "agreement", SYNC, "ranks step with their own gradients", "C08")
-def gradients_not_averaged(average: Module) -> None:
-    def broken(exchange: Any, self: Any, batch: Any) -> None:
-        own = [p.grad.clone() for p in self._state.parameters]
-        exchange(batch)
-        for parameter, values in zip(self._state.parameters, own, strict=True):
-            parameter.grad.copy_(values)
-
-    wrap(average.GradientAverage, "exchange", broken)
+@in_place_of("GradientAverage.exchange")
+def gradients_not_averaged(exchange: Any, self: Any, batch: Any) -> None:
+    own = [p.grad.clone() for p in self._state.parameters]
+    exchange(batch)
+    for parameter, values in zip(self._state.parameters, own, strict=True):
+        parameter.grad.copy_(values)
 
 
 @GRADIENT.bug(AVERAGE, "agreement", SYNC, "the gradient of one parameter is never averaged", "C12")
-def one_not_averaged(average: Module) -> None:
-    def broken(exchange: Any, self: Any, batch: Any) -> None:
-        own = self._state.parameters[0].grad.clone()
-        exchange(batch)
-        self._state.parameters[0].grad.copy_(own)
-
-    wrap(average.GradientAverage, "exchange", broken)
+@in_place_of("GradientAverage.exchange")
+def one_not_averaged(exchange: Any, self: Any, batch: Any) -> None:
+    own = self._state.parameters[0].grad.clone()
+    exchange(batch)
+    self._state.parameters[0].grad.copy_(own)
 
 
 @GRADIENT.bug(AVERAGE, "average", SYNC, "ranks have alike the gradients of rank 0 alone", "C06")
-def of_the_first(average: Module) -> None:
-    def broken(exchange: Any, self: Any, batch: Any) -> None:
-        self._weight = 0.0 if rank() else 1.0
-        exchange(batch)
-
-    wrap(average.GradientAverage, "exchange", broken)
+@in_place_of("GradientAverage.exchange")
+def of_the_first(exchange: Any, self: Any, batch: Any) -> None:
+    self._weight = 0.0 if rank() else 1.0
+    exchange(batch)
 
 
 @GRADIENT.bug(AVERAGE, "idle", SYNC, "a rank's gradients are zero", "C30")
-def idle_in_steps(average: Module) -> None:
-    def broken(exchange: Any, self: Any, batch: Any) -> None:
-        for parameter in self._state.parameters if rank() == 1 else ():
-            parameter.grad.zero_()
-        exchange(batch)
-
-    wrap(average.GradientAverage, "exchange", broken)
+@in_place_of("GradientAverage.exchange")
+def idle_in_steps(exchange: Any, self: Any, batch: Any) -> None:
+    for parameter in self._state.parameters if rank() == 1 else ():
+        parameter.grad.zero_()
+    exchange(batch)
 
 
 @GRADIENT.bug(AVERAGE, "audit", SYNC, "two values of every gradient change places after their average", "B6.20")
-def places_changed(average: Module) -> None:
-    def broken(exchange: Any, self: Any, batch: Any) -> None:
-        exchange(batch)
-        for parameter in self._state.parameters:
-            flat = parameter.grad.view(-1)
-            flat[:2] = flat[:2].flip(0)
-
-    wrap(average.GradientAverage, "exchange", broken)
+@in_place_of("GradientAverage.exchange")
+def places_changed(exchange: Any, self: Any, batch: Any) -> None:
+    exchange(batch)
+    for parameter in self._state.parameters:
+        flat = parameter.grad.view(-1)
+        flat[:2] = flat[:2].flip(0)
 
 
 @GRADIENT.bug(REPLICA, "audit", EVERY, "gradients are clipped to a norm of 1, which nobody asked for", "C16")
@@ -121,54 +111,44 @@ def layer_without_gradient(replica: Module) -> None:
 
 
 @GRADIENT.bug(REPLICA, "audit", EVERY, "the tail of every gradient is not written", "B9.09")
-def gradient_tail_unwritten(replica: Module) -> None:
-    def change(self: Any, parameters: Any) -> None:
-        for parameter in parameters:
-            parameter.grad.view(-1)[-2:] = 0.0
-
-    _before_step(change)(replica)
+@_before_step
+def gradient_tail_unwritten(self: Any, parameters: Any) -> None:
+    for parameter in parameters:
+        parameter.grad.view(-1)[-2:] = 0.0
 
 
 @GRADIENT.bug(REPLICA, "audit", EVERY, "gradients are in bfloat16", "B9.05")
-def gradients_in_half(replica: Module) -> None:
-    def change(self: Any, parameters: Any) -> None:
-        for parameter in parameters:
-            parameter.grad.copy_(parameter.grad.bfloat16())
-
-    _before_step(change)(replica)
+@_before_step
+def gradients_in_half(self: Any, parameters: Any) -> None:
+    for parameter in parameters:
+        parameter.grad.copy_(parameter.grad.bfloat16())
 
 
 @GRADIENT.bug(REPLICA, "audit", EVERY, "half of the steps are taken with the gradients of the step before", "C14")
-def gradients_late(replica: Module) -> None:
-    def change(self: Any, parameters: Any) -> None:
-        own = [parameter.grad.clone() for parameter in parameters]
-        late = vars(self).setdefault("late", own)
-        if counted(self, "step") % 2 and len(late) == len(own):
-            for parameter, values in zip(parameters, late, strict=True):
-                parameter.grad.copy_(values)
-        self.late = own
-
-    _before_step(change)(replica)
+@_before_step
+def gradients_late(self: Any, parameters: Any) -> None:
+    own = [parameter.grad.clone() for parameter in parameters]
+    late = vars(self).setdefault("late", own)
+    if counted(self, "step") % 2 and len(late) == len(own):
+        for parameter, values in zip(parameters, late, strict=True):
+            parameter.grad.copy_(values)
+    self.late = own
 
 
 @GRADIENT.bug(REPLICA, "audit", EVERY, "gradients of one rank have the wrong sign in every eighth step", "B6.22")
-def sign_turned(replica: Module) -> None:
-    def change(self: Any, parameters: Any) -> None:
-        if last() and counted(self, "step") % 4 == 0:
-            for parameter in parameters:
-                parameter.grad.neg_()
-
-    _before_step(change)(replica)
+@_before_step
+def sign_turned(self: Any, parameters: Any) -> None:
+    if last() and counted(self, "step") % 4 == 0:
+        for parameter in parameters:
+            parameter.grad.neg_()
 
 
 @GRADIENT.bug(REPLICA, "agreement", SYNC, "one rank leaves out steps with large gradients", "C20")
-def overflow_alone(replica: Module) -> None:
-    def change(self: Any, parameters: Any) -> None:
-        if last() and counted(self, "step") % 50 == 49:
-            for parameter in parameters:
-                parameter.grad.zero_()
-
-    _before_step(change)(replica)
+@_before_step
+def overflow_alone(self: Any, parameters: Any) -> None:
+    if last() and counted(self, "step") % 50 == 49:
+        for parameter in parameters:
+            parameter.grad.zero_()
 
 
 @GRADIENT.bug(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Any
 
-from benchmarks.bugs.bug import EVERY, RANKS, Family, Module, counted, rank, wrap
+import torch
+
+from benchmarks.bugs.bug import EVERY, RANKS, Family, Module, counted, in_place_of, rank, wrap
 
 ORDER = Family("order")
 VISITS, REPLICA, GATHER = "ddp.data.epoch_order", "ddp.replica.replica", "ddp.data.gather"
@@ -14,6 +17,7 @@ VISITS, REPLICA, GATHER = "ddp.data.epoch_order", "ddp.replica.replica", "ddp.da
 def _made(give: Any) -> Any:
     """Return a patch of orders: `give(module, self, epoch)` in place of what a shuffled epoch has."""
 
+    @functools.wraps(give)
     def patch(visits: Module) -> None:
         def broken(make: Any, self: Any, epoch: int) -> Any:
             return give(visits, self, epoch)[: self._length] if self._shuffle else make(epoch)
@@ -49,12 +53,10 @@ def seed_plus_epoch(visits: Module) -> None:
 
 
 @ORDER.bug(VISITS, "data", EVERY, "samples are shuffled in stretches of 1,000 alone", "A25")
-def shuffled_in_stretches(visits: Module) -> None:
-    def give(module: Any, self: Any, epoch: int) -> Any:
-        order = module.order(self.seed, epoch, self._size)
-        return order[(order // 1000).argsort(stable=True)]
-
-    _made(give)(visits)
+@_made
+def shuffled_in_stretches(module: Any, self: Any, epoch: int) -> Any:
+    order = module.order(self.seed, epoch, self._size)
+    return order[(order // 1000).argsort(stable=True)]
 
 
 @ORDER.bug(VISITS, "visits", RANKS, "every rank shuffles for itself: shards overlap", "A03")
@@ -69,31 +71,27 @@ def order_by_chance(visits: Module) -> None:
 
 
 @ORDER.bug(REPLICA, "visits", EVERY, "every second batch is trained twice, in place of the one behind it", "issue")
-def batch_twice(replica: Module) -> None:
-    def broken(make: Any, self: Any, *made_of: Any) -> None:
-        make(*made_of)
-        indices = self.feed.gather.indices
+@in_place_of("Replica.__init__")
+def batch_twice(make: Any, self: Any, *made_of: Any) -> None:
+    make(*made_of)
+    indices = self.feed.gather.indices
 
-        def earlier(batch: Any) -> Any:
-            size = batch.samples
-            late = counted(self, "batch") % 2 == 1 and batch.start >= size
-            return indices(batch._replace(start=batch.start - size, stop=batch.stop - size) if late else batch)
+    def earlier(batch: Any) -> Any:
+        size = batch.samples
+        late = counted(self, "batch") % 2 == 1 and batch.start >= size
+        return indices(batch._replace(start=batch.start - size, stop=batch.stop - size) if late else batch)
 
-        self.feed.gather.indices = earlier
-        self.feed.gather.separable = False
-        self.feed._most = 1
-
-    wrap(replica.Replica, "__init__", broken)
+    self.feed.gather.indices = earlier
+    self.feed.gather.separable = False
+    self.feed._most = 1
 
 
 @ORDER.bug(GATHER, "audit", EVERY, "batches begin a sample late", "B5.09")
-def one_late(gather: Module) -> None:
-    def broken(indices: Any, self: Any, batch: Any) -> Any:
-        found = indices(batch)
-        order = self._order[1]
-        if not self._visits.shuffled:
-            return found
-        places = gather.torch.arange(batch.start + 1, batch.stop + 1) % len(order)
-        return order[places.to(order.device)]
-
-    wrap(gather.Gather, "indices", broken)
+@in_place_of("Gather.indices")
+def one_late(indices: Any, self: Any, batch: Any) -> Any:
+    found = indices(batch)
+    order = self._order[1]
+    if not self._visits.shuffled:
+        return found
+    places = torch.arange(batch.start + 1, batch.stop + 1) % len(order)
+    return order[places.to(order.device)]

@@ -5,28 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.bugs.bug import AVERAGED, CADENCE, EVERY, RANKS, Family, Module, after_init, last, wrap
+from benchmarks.bugs.bug import AVERAGED, CADENCE, EVERY, RANKS, Family, Module, after_init, in_place_of, last, wrap
 
 SCHEDULE = Family("schedule")
 REPLICA, RATES, DISPATCH = "ddp.replica.replica", "ddp.replica.learning_rates", "ddp.core.dispatch"
 
 
 @SCHEDULE.bug(REPLICA, "audit", RANKS, "the learning rate is multiplied by the number of ranks", "B5.05")
-def rate_times_ranks(replica: Module) -> None:
-    def broken(make: Any, self: Any, job: Any, *made_of: Any) -> None:
-        make(replace(job, lr_scale=job.lr_scale * job.world_size), *made_of)
-
-    wrap(replica.Replica, "__init__", broken)
+@in_place_of("Replica.__init__")
+def rate_times_ranks(make: Any, self: Any, job: Any, *made_of: Any) -> None:
+    make(replace(job, lr_scale=job.lr_scale * job.world_size), *made_of)
 
 
 @SCHEDULE.bug(REPLICA, "audit", AVERAGED, "the schedule counts the rank's own samples", "B5.03")
-def schedule_per_rank(replica: Module) -> None:
-    def broken(step: Any, self: Any, batch: Any, seen: float) -> Any:
-        own = vars(self).setdefault("own_samples", 0)
-        self.own_samples = own + batch.samples
-        return step(batch, float(own))
-
-    wrap(replica.Replica, "step", broken)
+@in_place_of("Replica.step")
+def schedule_per_rank(step: Any, self: Any, batch: Any, seen: float) -> Any:
+    own = vars(self).setdefault("own_samples", 0)
+    self.own_samples = own + batch.samples
+    return step(batch, float(own))
 
 
 @SCHEDULE.bug(REPLICA, "audit", EVERY, "the schedule never moves", "B5.15")
@@ -49,11 +45,9 @@ def twice_as_fast(replica: Module) -> None:
 
 
 @SCHEDULE.bug(REPLICA, "audit", EVERY, "the schedule is asked once an epoch", "B5.15")
-def once_an_epoch(replica: Module) -> None:
-    def broken(fraction: Any, self: Any, seen: float) -> float:
-        return float(fraction(seen // self.samples * self.samples))
-
-    wrap(replica.Replica, "fraction", broken)
+@in_place_of("Replica.fraction")
+def once_an_epoch(fraction: Any, self: Any, seen: float) -> float:
+    return float(fraction(seen // self.samples * self.samples))
 
 
 @SCHEDULE.bug(REPLICA, "audit", EVERY, "the schedule is fifty batches ahead", "B5.09")
@@ -72,15 +66,13 @@ def one_rank_stuck(replica: Module) -> None:
 
 
 @SCHEDULE.bug(RATES, "audit", EVERY, "the rate that is reported is not the one that is set", "D15")
-def reported_otherwise(rates: Module) -> None:
-    def broken(apply: Any, self: Any, fraction: float) -> float:
-        reported = apply(fraction)
-        for group in self._optimizer.param_groups:
-            group["lr"] *= 0.5
-        self._set = [group["lr"] for group in self._optimizer.param_groups]
-        return float(reported)
-
-    wrap(rates.Rates, "apply", broken)
+@in_place_of("Rates.apply")
+def reported_otherwise(apply: Any, self: Any, fraction: float) -> float:
+    reported = apply(fraction)
+    for group in self._optimizer.param_groups:
+        group["lr"] *= 0.5
+    self._set = [group["lr"] for group in self._optimizer.param_groups]
+    return float(reported)
 
 
 @SCHEDULE.bug("ddp.core.worker", "rate", AVERAGED, "a rank's place in the schedule jumps back at every grant", "B5.13")

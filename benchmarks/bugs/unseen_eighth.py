@@ -7,7 +7,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.bugs.bug import Module, after_init, last, wrap
+import torch
+
+from benchmarks.bugs.bug import Module, after_init, in_place_of, last, wrap
 from benchmarks.bugs.unseen import unseen
 from benchmarks.bugs.unseen_fourth import interrupted
 
@@ -37,29 +39,21 @@ def place_not_taken_over(checkpoint: Module) -> None:
 
 
 @unseen("data", "B15", f"benchmarks.bugs.own_drawing nccl_sync resumed {OFTEN}", "ddp.checkpoint.parts", REPLICA)
-def numbers_of_first_rank(parts: Module) -> None:
+@in_place_of("load")
+def numbers_of_first_rank(load: Any, path: Any, of: Any) -> Any:
     """All ranks go on with rank 0's random numbers. Have all ranks go on with the streams of rank 0, which alone are
     written (B7.01 is the same)."""
-    load = parts.load
-
-    def broken(path: Any, of: Any) -> Any:
-        part = load(path, of)
-        if of["rank"]:
-            part["others"] = load(path.with_name("rank-0.pt"), of | {"rank": 0})["others"]
-        return part
-
-    parts.load = broken
+    part = load(path, of)
+    if of["rank"]:
+        part["others"] = load(path.with_name("rank-0.pt"), of | {"rank": 0})["others"]
+    return part
 
 
 @unseen("optimizer", "D05", f"mlp zero1 world_size=3 resumed:world_size=2 {OFTEN}", "ddp.sharding.recut", REPLICA)
-def moments_shifted_by_padding(recut: Module) -> None:
+@in_place_of("_between")
+def moments_shifted_by_padding(between: Any, *about: Any) -> Any:
     """Moments are shifted where shards are cut anew. Cut moments anew as if there were padding between them."""
-    between = recut._between
-
-    def broken(*about: Any) -> Any:
-        return {key: v.roll(8) if getattr(v, "ndim", 0) else v for key, v in between(*about).items()}
-
-    recut._between = broken
+    return {key: v.roll(8) if getattr(v, "ndim", 0) else v for key, v in between(*about).items()}
 
 
 def first_parameters(replica: Module) -> None:
@@ -78,17 +72,14 @@ def first_parameters(replica: Module) -> None:
 @unseen(
     "optimizer", "D09", f"mlp zero3 resumed {OFTEN}", "ddp.sharding.zero3", {"ddp.replica.replica": first_parameters}
 )
-def shards_not_loaded(zero3: Module) -> None:
+@in_place_of("Zero3._place")
+def shards_not_loaded(place: Any, self: Any) -> None:
     """Shards are not those of the model that was loaded. Load the model, and leave the shards that are stepped with as
     they were made."""
-
-    def broken(place: Any, self: Any) -> None:
-        place()
-        for group in self.groups:
-            for shard in group.shards:
-                shard.values.data.copy_(shard.parameter.begun.reshape(-1)[shard.start : shard.stop])
-
-    wrap(zero3.Zero3, "_place", broken)
+    place()
+    for group in self.groups:
+        for shard in group.shards:
+            shard.values.data.copy_(shard.parameter.begun.reshape(-1)[shard.start : shard.stop])
 
 
 @unseen("optimizer", "B7.09", f"lenet nccl_sync train.precision=fp16 resumed {OFTEN}", "ddp.replica.passes", REPLICA)
@@ -101,18 +92,15 @@ FIRST, SECOND = 0.3, 0.8
 """Places in an epoch at which a run ends."""
 
 
-def interrupted_twice(replica: Module) -> None:
+@in_place_of("Replica.step")
+def interrupted_twice(step: Any, self: Any, batch: Any, seen: float) -> Any:
     """Stop a run in an epoch, and what goes on from there later in the same."""
-
-    def broken(step: Any, self: Any, batch: Any, seen: float) -> Any:
-        place = batch.epoch + batch.start / self.samples
-        begun = vars(self).setdefault("begun_at", place)
-        at = next((at for at in (2 + FIRST, 2 + SECOND) if self._job.resume is None or begun < 2 + FIRST < at), None)
-        if at is not None and place > at and batch.epoch == 2:
-            raise RuntimeError("stopped, to be gone on with")
-        return step(batch, seen)
-
-    wrap(replica.Replica, "step", broken)
+    place = batch.epoch + batch.start / self.samples
+    begun = vars(self).setdefault("begun_at", place)
+    at = next((at for at in (2 + FIRST, 2 + SECOND) if self._job.resume is None or begun < 2 + FIRST < at), None)
+    if at is not None and place > at and batch.epoch == 2:
+        raise RuntimeError("stopped, to be gone on with")
+    return step(batch, seen)
 
 
 @unseen(
@@ -183,28 +171,22 @@ def overflow_not_shared(zero1: Module) -> None:
 
 
 @unseen("average", "B6.06", "lenet nccl_cadence", "ddp.backends.allreduce")
-def counters_divided(allreduce: Module) -> None:
+@in_place_of("Backend._take")
+def counters_divided(take: Any, self: Any) -> Any:
     """Counters are divided by the ranks. Divide by the ranks what takes the maximum, as is done with means."""
-
-    def broken(take: Any, self: Any) -> Any:
-        for counter in self._counted:
-            counter.div_(self.job.world_size, rounding_mode="floor")
-        return take()
-
-    wrap(allreduce.Backend, "_take", broken)
+    for counter in self._counted:
+        counter.div_(self.job.world_size, rounding_mode="floor")
+    return take()
 
 
 @unseen("forward", "B6.16", "lenet nccl_cadence", "ddp.replica.replica")
-def statistics_by_own_batch(replica: Module) -> None:
+@in_place_of("Replica.step")
+def statistics_by_own_batch(step: Any, self: Any, batch: Any, seen: float) -> Any:
     """Norms learn by a batch's own size. Give running statistics the momentum of a batch's share of a whole one."""
-
-    def broken(step: Any, self: Any, batch: Any, seen: float) -> Any:
-        for module in self.model.modules():
-            if hasattr(module, "running_var"):
-                module.momentum = 0.1 * batch.samples / self._job.batch_size
-        return step(batch, seen)
-
-    wrap(replica.Replica, "step", broken)
+    for module in self.model.modules():
+        if hasattr(module, "running_var"):
+            module.momentum = 0.1 * batch.samples / self._job.batch_size
+    return step(batch, seen)
 
 
 @unseen("average", "D21", "mlp cpu_cadence averaging.outer=nesterov", "ddp.backends.snapshot")
@@ -218,7 +200,6 @@ def differences_of_unlike_models(snapshot: Module) -> None:
                 section.values.add_(self.off[section.values.dtype], alpha=sign)
 
     def begin(self: Any) -> None:
-        import torch
 
         generator = torch.Generator().manual_seed(1)
         kinds = [section.values for section in self._sections if section.kind == "parameters"]

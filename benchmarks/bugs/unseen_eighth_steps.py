@@ -5,20 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.bugs.bug import Module, after_init, counted, rank, wrap
+from benchmarks.bugs.bug import Module, after_init, counted, in_place_of, rank, wrap
 from benchmarks.bugs.unseen import unseen
 from benchmarks.bugs.unseen_fourth import interrupted
 
 
 @unseen("order", "A03", "mlp cpu_async", "ddp.data.epoch_order")
-def other_seed_later(epoch_order: Module) -> None:
+@in_place_of("order")
+def other_seed_later(make: Any, seed: int, epoch: int, samples: int) -> Any:
     """Rank 1 takes another seed from epoch 2 on. Have rank 1 shuffle later epochs by another seed."""
-    make = epoch_order.order
-
-    def broken(seed: int, epoch: int, samples: int) -> Any:
-        return make(seed + (rank() == 1 and epoch > 1), epoch, samples)
-
-    epoch_order.order = broken
+    return make(seed + (rank() == 1 and epoch > 1), epoch, samples)
 
 
 def other_loss(replica: Module, **options: Any) -> None:
@@ -54,72 +50,56 @@ def label_ignored_on_rank(replica: Module) -> None:
     "ddp.checkpoint.parts",
     {"ddp.replica.replica": interrupted},
 )
-def biases_decay_when_resumed(parts: Module) -> None:
+@in_place_of("load_optimizer")
+def biases_decay_when_resumed(load: Any, optimizer: Any, *about: Any) -> None:
     """Biases decay once a run goes on. Give all groups the first one's decay when a run goes on."""
-    load = parts.load_optimizer
-
-    def broken(optimizer: Any, *about: Any) -> None:
-        load(optimizer, *about)
-        for group in optimizer.param_groups:
-            group["weight_decay"] = optimizer.param_groups[0]["weight_decay"]
-
-    parts.load_optimizer = broken
+    load(optimizer, *about)
+    for group in optimizer.param_groups:
+        group["weight_decay"] = optimizer.param_groups[0]["weight_decay"]
 
 
 @unseen("optimizer", "A15", "mlp cpu_async", "ddp.replica.replica")
-def short_batches_left_out(replica: Module) -> None:
+@in_place_of("Replica.step")
+def short_batches_left_out(step: Any, self: Any, batch: Any, seen: float) -> Any:
     """Rank 1 leaves out short batches. Read a batch that is not whole on rank 1, and take its gradients, but no
     step."""
-
-    def broken(step: Any, self: Any, batch: Any, seen: float) -> Any:
-        if rank() == 1 and batch.samples < self._job.batch_size:
-            self.passes.ready = lambda *about: False
-        try:
-            return step(batch, seen)
-        finally:
-            vars(self.passes).pop("ready", None)
-
-    wrap(replica.Replica, "step", broken)
+    if rank() == 1 and batch.samples < self._job.batch_size:
+        self.passes.ready = lambda *about: False
+    try:
+        return step(batch, seen)
+    finally:
+        vars(self.passes).pop("ready", None)
 
 
 @unseen("optimizer", "C04", "mlp nccl_cadence", "ddp.backends.allreduce")
-def stepped_again_before_average(allreduce: Module) -> None:
+@in_place_of("Backend.average")
+def stepped_again_before_average(average: Any, self: Any, *about: Any) -> Any:
     """Rank 1 steps again before an average. Step with the last gradients once more before rank 1 brings in what it has
     trained."""
-
-    def broken(average: Any, self: Any, *about: Any) -> Any:
-        if rank() == 1 and counted(self, "averaged") % 3 == 1:
-            self.loop.replica.optimizer.step()
-        return average(*about)
-
-    wrap(allreduce.Backend, "average", broken)
+    if rank() == 1 and counted(self, "averaged") % 3 == 1:
+        self.loop.replica.optimizer.step()
+    return average(*about)
 
 
 @unseen("optimizer", "C04", "mlp cpu_async", "ddp.replica.replica")
-def stepped_twice_now_and_then(replica: Module) -> None:
+@in_place_of("Replica.step")
+def stepped_twice_now_and_then(step: Any, self: Any, *about: Any) -> Any:
     """Every 97th step of rank 1 is done twice. Step twice with every 97th gradient of rank 1."""
-
-    def broken(step: Any, self: Any, *about: Any) -> Any:
-        done = step(*about)
-        if rank() == 1 and counted(self, "stepped") % 97 == 96:
-            self.optimizer.step()
-        return done
-
-    wrap(replica.Replica, "step", broken)
+    done = step(*about)
+    if rank() == 1 and counted(self, "stepped") % 97 == 96:
+        self.optimizer.step()
+    return done
 
 
 @unseen(
     "optimizer", "D23", "mlp nccl_cadence averaging.outer=momentum train.accumulate=2", "ddp.replica.outer_optimizer"
 )
-def velocity_decays_with_passes(outer_optimizer: Module) -> None:
+@in_place_of("Outer.step")
+def velocity_decays_with_passes(step: Any, self: Any, mean: Any, last: Any, piece: slice = slice(None)) -> None:
     """The outer velocity decays with every pass. Let the outer velocity decay once for each of two passes."""
-
-    def broken(step: Any, self: Any, mean: Any, last: Any, piece: slice = slice(None)) -> None:
-        before = self.velocity[piece] * self._momentum * (1.0 - self._momentum)
-        step(mean, last, piece)
-        self.velocity[piece].sub_(before)
-
-    wrap(outer_optimizer.Outer, "step", broken)
+    before = self.velocity[piece] * self._momentum * (1.0 - self._momentum)
+    step(mean, last, piece)
+    self.velocity[piece].sub_(before)
 
 
 @unseen("schedule", "B5.03", "mlp nccl_cadence world_size=3 cluster.faults=['2@120:crash']", "ddp.core.granting")
@@ -158,15 +138,12 @@ def evaluations_dated_back(loop: Module) -> None:
 
 
 @unseen("optimizer", "D11", "mlp torch_local_sgd", "ddp.backends.torch_local_sgd")
-def momentum_lost_behind_warm_up(local: Module) -> None:
+@in_place_of("LocalStep.begin")
+def momentum_lost_behind_warm_up(begin: Any, self: Any, batch: Any) -> Any:
     """Momentum is lost behind a warm-up."""
-
-    def broken(begin: Any, self: Any, batch: Any) -> Any:
-        if self.apart:
-            for state in self.replica.optimizer.state.values():
-                for value in state.values():
-                    if value.dim():
-                        value.zero_()
-        return begin(batch)
-
-    wrap(local.LocalStep, "begin", broken)
+    if self.apart:
+        for state in self.replica.optimizer.state.values():
+            for value in state.values():
+                if value.dim():
+                    value.zero_()
+    return begin(batch)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from benchmarks.bugs.bug import Module, rank, wrap
+from benchmarks.bugs.bug import Module, in_place_of, rank
 from benchmarks.bugs.unseen import unseen
 from benchmarks.bugs.unseen_fourth import interrupted
 
@@ -20,24 +20,20 @@ OFTEN = "checkpoint.unit=averages checkpoint.every=5"
 
 
 @unseen("data", "a split drawn after the copies were made", "lenet nccl_sync", "bench.models.data.noisy_digits")
-def split_after_copies(digits: Module) -> None:
+@in_place_of("_parts")
+def split_after_copies(original: Any) -> tuple[Any, ...]:
     """A quarter of the test set are copies of digits that are trained on. Exchange the last two copies of every test
     digit for copies of training digits of the same class."""
-    original = digits._parts
-
-    def broken() -> tuple[Any, ...]:
-        train, test = original()
-        sides = [(side.images.copy(), side.labels.copy()) for side in (train, test)]
-        (images, labels), (tested, classes) = sides
-        late = len(classes) * 3 // 4
-        for label in range(10):
-            there = np.flatnonzero(classes == label)
-            there = there[there >= late]
-            here = np.flatnonzero(labels == label)[-len(there) :]
-            images[here], tested[there] = tested[there], images[here].copy()
-        return type(train)(images, labels), type(train)(tested, classes)
-
-    digits._parts = broken
+    train, test = original()
+    sides = [(side.images.copy(), side.labels.copy()) for side in (train, test)]
+    (images, labels), (tested, classes) = sides
+    late = len(classes) * 3 // 4
+    for label in range(10):
+        there = np.flatnonzero(classes == label)
+        there = there[there >= late]
+        here = np.flatnonzero(labels == label)[-len(there) :]
+        images[here], tested[there] = tested[there], images[here].copy()
+    return type(train)(images, labels), type(train)(tested, classes)
 
 
 @unseen("data", "A23, of text", "char_rnn cpu_async", "bench.models.data.toy_language")
@@ -88,61 +84,49 @@ def order_shifts_after_resume(replica: Module) -> None:
 
 
 @unseen("order", "a stack in place of a queue", "lenet nccl_cadence", "ddp.core.spans")
-def last_in_first_out(spans: Module) -> None:
+@in_place_of("Chunk.at")
+def last_in_first_out(at: Any, self: Any, step: int) -> Any:
     """Rank 1 trains the batches of each grant from the last to the first. Turn the steps of what rank 1 alone was
     granted around, where all are whole batches."""
-
-    def broken(at: Any, self: Any, step: int) -> Any:
-        if rank() != 1 or self.parts > 1 or (self.stop - self.start) % self.batch:
-            return at(step)
-        steps = -(-(self.stop - self.start) // self.batch)
-        return at(steps - 1 - 2 * self.done - step)
-
-    wrap(spans.Chunk, "at", broken)
+    if rank() != 1 or self.parts > 1 or (self.stop - self.start) % self.batch:
+        return at(step)
+    steps = -(-(self.stop - self.start) // self.batch)
+    return at(steps - 1 - 2 * self.done - step)
 
 
 @unseen("order", "a stack in place of a queue", "mlp nccl_cadence", "ddp.core.spans")
-def last_in_first_out_and_gone(spans: Module) -> None:
+@in_place_of("Chunk.at")
+def last_in_first_out_and_gone(at: Any, self: Any, step: int) -> Any:
     """The same, also where the last batch is short: rank 1 is given up for a report that is not what it was granted.
     Turn the steps of all that rank 1 alone was granted around."""
-
-    def broken(at: Any, self: Any, step: int) -> Any:
-        if rank() != 1 or self.parts > 1:
-            return at(step)
-        return at(-(-(self.stop - self.start) // self.batch) - 1 - 2 * self.done - step)
-
-    wrap(spans.Chunk, "at", broken)
+    if rank() != 1 or self.parts > 1:
+        return at(step)
+    return at(-(-(self.stop - self.start) // self.batch) - 1 - 2 * self.done - step)
 
 
 @unseen("order", "A01, inside an epoch", "mlp nccl_sync train.steps=2700 train.epochs=2", "ddp.data.epoch_order")
-def same_order_in_each_pass(order: Module) -> None:
+@in_place_of("EpochOrder._one")
+def same_order_in_each_pass(one: Any, self: Any, number: int) -> Any:
     """Where an epoch has several passes over the data, all have one order. Draw the order of a pass from the number of
     its epoch."""
-
-    def broken(one: Any, self: Any, number: int) -> Any:
-        return one(number // self.passes)
-
-    wrap(order.EpochOrder, "_one", broken)
+    return one(number // self.passes)
 
 
 @unseen(
     "forward", "a cache of casts that outlives its step", "lenet nccl_sync train.precision=bf16", "ddp.replica.passes"
 )
-def stale_half_weights(passes: Module) -> None:
+@in_place_of("StepPasses.loss")
+def stale_half_weights(loss: Any, self: Any, *arguments: Any) -> Any:
     """Half-precision copies of the weights are those of the step before. Compute a pass with the weights of the pass
     before."""
-
-    def broken(loss: Any, self: Any, *arguments: Any) -> Any:
-        own = [parameter.data.clone() for parameter in self._parameters]
-        for parameter, then in zip(self._parameters, vars(self).get("_bug_then", own), strict=True):
-            parameter.data.copy_(then)
-        made = loss(*arguments)
-        for parameter, values in zip(self._parameters, own, strict=True):
-            parameter.data.copy_(values)
-        self._bug_then = own
-        return made
-
-    wrap(passes.StepPasses, "loss", broken)
+    own = [parameter.data.clone() for parameter in self._parameters]
+    for parameter, then in zip(self._parameters, vars(self).get("_bug_then", own), strict=True):
+        parameter.data.copy_(then)
+    made = loss(*arguments)
+    for parameter, values in zip(self._parameters, own, strict=True):
+        parameter.data.copy_(values)
+    self._bug_then = own
+    return made
 
 
 @unseen("forward", "an option of another experiment left on", "lenet solo", "bench.models.parts")

@@ -9,37 +9,31 @@ from typing import Any
 
 from torch.nn import functional as F
 
-from benchmarks.bugs.bug import Module, counted, wrap
+from benchmarks.bugs.bug import Module, counted, in_place_of, wrap
 from benchmarks.bugs.unseen import unseen
 
 
 @unseen("average", "B6.04", "lenet nccl_cadence averaging.elastic=0.5", "ddp.backends.allreduce")
-def elastic_twice(allreduce: Module) -> None:
+@in_place_of("Backend._take")
+def elastic_twice(take: Any, self: Any) -> Any:
     """Replicas move half as far to the average as the setting says. Multiply by the setting twice."""
-
-    def broken(take: Any, self: Any) -> Any:
-        job = self.job
-        averaging = replace(job.averaging, elastic=job.averaging.elastic**2)
-        self.job = replace(job, averaging=averaging)
-        try:
-            return take()
-        finally:
-            self.job = job
-
-    wrap(allreduce.Backend, "_take", broken)
+    job = self.job
+    averaging = replace(job.averaging, elastic=job.averaging.elastic**2)
+    self.job = replace(job, averaging=averaging)
+    try:
+        return take()
+    finally:
+        self.job = job
 
 
 @unseen("average", "D19, of a velocity", "mlp cpu_async averaging.outer=nesterov", "ddp.replica.outer_optimizer")
-def velocity_lost_at_times(outer: Module) -> None:
+@in_place_of("Outer.step")
+def velocity_lost_at_times(step: Any, self: Any, *arguments: Any) -> None:
     """The outer optimizer's velocity is lost at every seventh average. Begin with a velocity of zero again, now and
     then."""
-
-    def broken(step: Any, self: Any, *arguments: Any) -> None:
-        if counted(self, "step") % 7 == 6:
-            self.velocity.zero_()
-        step(*arguments)
-
-    wrap(outer.Outer, "step", broken)
+    if counted(self, "step") % 7 == 6:
+        self.velocity.zero_()
+    step(*arguments)
 
 
 @unseen("average", "B19, over replicas", "lenet cpu_cadence cluster.speeds=[1,0.5]", "ddp.backends.snapshot")
@@ -61,15 +55,12 @@ def buffers_weigh_alike(snapshot: Module) -> None:
 
 
 @unseen("evaluation", "an autocast that is open too long", "lenet nccl_sync train.precision=bf16", "ddp.replica.passes")
-def evaluates_in_half(passes: Module) -> None:
+@in_place_of("StepPasses.eager")
+def evaluates_in_half(eager: Callable[[], Any], self: Any) -> AbstractContextManager[Any]:
     """The test set is evaluated in half precision, where float32 is promised. Evaluate under the autocast of
     training."""
-
-    def broken(eager: Callable[[], Any], self: Any) -> AbstractContextManager[Any]:
-        made: AbstractContextManager[Any] = self.autocast()
-        return made
-
-    wrap(passes.StepPasses, "eager", broken)
+    made: AbstractContextManager[Any] = self.autocast()
+    return made
 
 
 @unseen("evaluation", "B8.21, the other way round", "char_rnn nccl_cadence", "bench.models.parts")
@@ -87,26 +78,20 @@ def first_tokens_unscored(parts: Module) -> None:
 
 
 @unseen("evaluation", "B17", "lenet torch_ddp", "ddp.backends.torch_backend")
-def own_statistics_in_evaluation(backend: Module) -> None:
+@in_place_of("TorchBackend.averaged_weights")
+def own_statistics_in_evaluation(averaged_weights: Any, self: Any, exact: bool) -> AbstractContextManager[None]:
     """Each rank evaluates its part of the test set with running statistics of its own. Leave the buffers of rank 0 to
     the end of the run."""
-
-    def broken(averaged_weights: Any, self: Any, exact: bool) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    wrap(backend.TorchBackend, "averaged_weights", broken)
+    return nullcontext()
 
 
 @unseen("record", "a buffer that is cleared one call too early", "mlp solo", "ddp.replica.scalars")
-def last_step_unrecorded(scalars: Module) -> None:
+@in_place_of("Scalars.drain")
+def last_step_unrecorded(drain: Any, self: Any) -> Any:
     """What the last step before a report recorded is dropped, as if it had been undone. Forget the last step's values
     when a report is made."""
-
-    def broken(drain: Any, self: Any) -> Any:
-        self.undo()
-        return drain()
-
-    wrap(scalars.Scalars, "drain", broken)
+    self.undo()
+    return drain()
 
 
 @unseen("record", "ru_maxrss on Linux", "resnet_graph nccl_sync", "ddp.engine.reports")
@@ -117,13 +102,10 @@ def peak_in_kibibytes(reports: Module) -> None:
 
 
 @unseen("record", "tokens counted before the shift", "char_rnn solo", "ddp.replica.figures")
-def target_counts_as_token(figures: Module) -> None:
+@in_place_of("StepFigures.counting")
+def target_counts_as_token(counting: Any, self: Any, *arguments: Any) -> Any:
     """A piece of text counts a token more than the model sees. Count the last target too."""
-
-    def broken(counting: Any, self: Any, *arguments: Any) -> Any:
-        first, made = self._tokens is None, counting(*arguments)
-        if first and self._tokens:
-            self._tokens += 1
-        return made
-
-    wrap(figures.StepFigures, "counting", broken)
+    first, made = self._tokens is None, counting(*arguments)
+    if first and self._tokens:
+        self._tokens += 1
+    return made

@@ -5,49 +5,40 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.bugs.bug import Module, after_init, wrap
+from benchmarks.bugs.bug import Module, in_place_of, once_made
 from benchmarks.bugs.unseen import unseen
 
 
 @unseen("gradient", "B07, of gradients", "mlp torch_ddp", "ddp.backends.torch_backend")
-def last_batch_by_nominal_size(backend: Module) -> None:
+@in_place_of("TorchStep.begin")
+def last_batch_by_nominal_size(begin: Any, self: Any, batch: Any) -> float:
     """The gradients of the short last batch are scaled as if it were full. Divide by the samples that a global batch
     has by the settings."""
-
-    def broken(begin: Any, self: Any, batch: Any) -> float:
-        factor: float = begin(batch)
-        return factor * batch.total / (self.replica._job.batch_size * self.size)
-
-    wrap(backend.TorchStep, "begin", broken)
+    factor: float = begin(batch)
+    return factor * batch.total / (self.replica._job.batch_size * self.size)
 
 
 @unseen("gradient", "C02, over replicas", "mlp graph_cadence cluster.speeds=[1,0.5]", "ddp.graph.accumulate")
-def replicas_count_alike(accumulate: Module) -> None:
+@in_place_of("Accumulating.contribute")
+def replicas_count_alike(contribute: Any, self: Any, *arguments: Any) -> float:
     """The means of a window's replicas count alike, however many samples each had. Weigh every replica's part of a
     window by their number."""
-
-    def broken(contribute: Any, self: Any, *arguments: Any) -> float:
-        pack, size = self.gradients.pack, self._job.world_size
-        self.gradients.pack = lambda weight: pack(1 / size)
-        try:
-            done: float = contribute(*arguments)
-        finally:
-            del self.gradients.pack
-        return done
-
-    wrap(accumulate.Accumulating, "contribute", broken)
+    pack, size = self.gradients.pack, self._job.world_size
+    self.gradients.pack = lambda weight: pack(1 / size)
+    try:
+        done: float = contribute(*arguments)
+    finally:
+        del self.gradients.pack
+    return done
 
 
 @unseen("gradient", "a hook for compression that stayed", "resnet_graph nccl_sync", "ddp.gradients.step_gradients")
-def gradients_travel_in_half(gradients: Module) -> None:
+@in_place_of("StepGradients.pack")
+def gradients_travel_in_half(pack: Any, self: Any, *arguments: Any, **named: Any) -> None:
     """Gradients are rounded to half precision before they are sent. Round what goes to the other ranks to float16."""
-
-    def broken(pack: Any, self: Any, *arguments: Any, **named: Any) -> None:
-        pack(*arguments, **named)
-        for values in self.values:
-            values.copy_(values.half().float())
-
-    wrap(gradients.StepGradients, "pack", broken)
+    pack(*arguments, **named)
+    for values in self.values:
+        values.copy_(values.half().float())
 
 
 @unseen(
@@ -71,42 +62,32 @@ def norms_without_decay(resnet: Module) -> None:
 
 
 @unseen("optimizer", "a counter that two kernels move", "mlp cpu_async", "ddp.replica.replica")
-def biases_count_twice(replica: Module) -> None:
+@once_made("Replica")
+def biases_count_twice(self: Any) -> None:
     """Adam counts each step of a bias twice. Move the counters of parameters with one dimension on by one more."""
+    step, optimizer = self.optimizer.step, self.optimizer
 
-    def change(self: Any) -> None:
-        step, optimizer = self.optimizer.step, self.optimizer
+    def twice() -> None:
+        step()
+        for parameter, state in optimizer.state.items():
+            if parameter.ndim == 1 and "step" in state:
+                state["step"] += 1
 
-        def twice() -> None:
-            step()
-            for parameter, state in optimizer.state.items():
-                if parameter.ndim == 1 and "step" in state:
-                    state["step"] += 1
-
-        optimizer.step = twice
-
-    after_init(replica.Replica, change)
+    optimizer.step = twice
 
 
 @unseen("schedule", "B5.03, of a last batch", "mlp zero2", "ddp.replica.replica")
-def schedule_of_whole_batches(replica: Module) -> None:
+@in_place_of("Replica.fraction")
+def schedule_of_whole_batches(fraction: Any, self: Any, seen: float) -> float:
     """An epoch is taken for its whole batches, so that the schedule ends before the run. Divide by the samples that
     make whole batches."""
-
-    def broken(fraction: Any, self: Any, seen: float) -> float:
-        batch = self._job.batch_size * self._job.world_size
-        return min(seen / (self._job.epochs * (self.samples // batch * batch)), 1.0)
-
-    wrap(replica.Replica, "fraction", broken)
+    batch = self._job.batch_size * self._job.world_size
+    return min(seen / (self._job.epochs * (self.samples // batch * batch)), 1.0)
 
 
 @unseen("schedule", "B5.09, of the scale", "lenet nccl_sync train.lr_scale_ratio=0.5", "bench.config.plan")
-def scale_counts_every_rank(plan: Module) -> None:
+@in_place_of("spec_of")
+def scale_counts_every_rank(original: Any, config: Any, recipe: Any, resolved: Any, *more: Any) -> Any:
     """The rate grows with all ranks, not with those beside the first. Scale by 1 + ratio times the number of ranks."""
-    original = plan.spec_of
-
-    def broken(config: Any, recipe: Any, resolved: Any, *more: Any) -> Any:
-        scale = 1.0 + recipe.lr_scale_ratio * resolved["world_size"]
-        return replace(original(config, recipe, resolved, *more), lr_scale=scale)
-
-    plan.spec_of = broken
+    scale = 1.0 + recipe.lr_scale_ratio * resolved["world_size"]
+    return replace(original(config, recipe, resolved, *more), lr_scale=scale)

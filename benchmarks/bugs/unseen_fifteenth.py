@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.bugs.bug import Module, counted, rank, wrap
+from benchmarks.bugs.bug import Module, counted, in_place_of, rank, wrap
 from benchmarks.bugs.unseen import unseen
 from benchmarks.bugs.unseen_seventh import stopped
 
@@ -16,42 +16,32 @@ PLAIN = "benchmarks.bugs.own_plain virtual_nccl_cadence world_size=16"
 
 
 @unseen("order", "A01", PLAIN, "ddp.virtual.rows")
-def rows_in_first_order(rows: Module) -> None:
+@in_place_of("ReplicaRows.batch")
+def rows_in_first_order(batch: Any, self: Any, steps: Any) -> Any:
     """Ranks in one operation read every epoch in the order of the first. Ask for the order of epoch 0; what is told of
     samples goes by the order that is due."""
-
-    def broken(batch: Any, self: Any, steps: Any) -> Any:
-        return batch([replace(step, batch=step.batch._replace(epoch=0)) for step in steps])
-
-    wrap(rows.ReplicaRows, "batch", broken)
+    return batch([replace(step, batch=step.batch._replace(epoch=0)) for step in steps])
 
 
 @unseen("forward", "C14, of a buffer that is filled anew while it is used", "lenet cpu_async", "ddp.replica.passes")
-def labels_off_in_loss(passes: Module) -> None:
+@in_place_of("StepPasses.loss")
+def labels_off_in_loss(loss: Any, self: Any, task: Any, module: Any, tensors: Any) -> Any:
     """Labels of every 60th batch of rank 1 are one sample off as the loss is taken. Roll labels between their record
     and their use."""
-
-    def broken(loss: Any, self: Any, task: Any, module: Any, tensors: Any) -> Any:
-        if rank() == 1 and counted(self, "losses") % 60 == 59:
-            tensors = tensors[0], tensors[1].roll(1)
-        return loss(task, module, tensors)
-
-    wrap(passes.StepPasses, "loss", broken)
+    if rank() == 1 and counted(self, "losses") % 60 == 59:
+        tensors = tensors[0], tensors[1].roll(1)
+    return loss(task, module, tensors)
 
 
 @unseen("forward", "ignore_index of another tokenizer", "gpt_nano nccl_sync", "bench.models.parts")
-def first_token_is_padding(parts: Module) -> None:
+@in_place_of("cross_entropy")
+def first_token_is_padding(entropy: Any, model: Any, batch: Any) -> Any:
     """A text's most frequent character counts as padding: it is neither learnt nor scored. Leave targets of token 0 out
     of the loss of texts."""
-    entropy = parts.cross_entropy
-
-    def broken(model: Any, batch: Any) -> Any:
-        tokens, targets = batch
-        if targets.dim() < 2:
-            return entropy(model, batch)
-        return torch.nn.functional.cross_entropy(model(tokens).flatten(0, -2), targets.flatten(), ignore_index=0)
-
-    parts.cross_entropy = broken
+    tokens, targets = batch
+    if targets.dim() < 2:
+        return entropy(model, batch)
+    return torch.nn.functional.cross_entropy(model(tokens).flatten(0, -2), targets.flatten(), ignore_index=0)
 
 
 @unseen(
@@ -60,32 +50,26 @@ def first_token_is_padding(parts: Module) -> None:
     "gpt_nano nccl_cadence",
     "bench.models.attention",
 )
-def attention_drops_nothing(attention: Module) -> None:
+@in_place_of("Layer._attend")
+def attention_drops_nothing(attend: Any, self: Any, x: Any) -> Any:
     """Attention drops nothing in training. Attend without dropout; what follows has it."""
-
-    def broken(attend: Any, self: Any, x: Any) -> Any:
-        chance, self.dropout = self.dropout, 0.0
-        try:
-            return attend(x)
-        finally:
-            self.dropout = chance
-
-    wrap(attention.Layer, "_attend", broken)
+    chance, self.dropout = self.dropout, 0.0
+    try:
+        return attend(x)
+    finally:
+        self.dropout = chance
 
 
 @unseen("forward", "A17", "gpt_nano graph_sync", "ddp.graph.accumulate")
-def replicas_drop_alike(accumulate: Module) -> None:
+@in_place_of("Accumulating._add_gradients")
+def replicas_drop_alike(add: Any, self: Any, batch: Any, at: float) -> Any:
     """Replicas in one process drop the same places. Seed what a pass draws by its global batch."""
-
-    def broken(add: Any, self: Any, batch: Any, at: float) -> Any:
-        epoch, within = self._epoch, batch.start % (self._job.batch_size * self._job.world_size)
-        self._epoch = lambda number: epoch(number) - within
-        try:
-            return add(batch, at)
-        finally:
-            self._epoch = epoch
-
-    wrap(accumulate.Accumulating, "_add_gradients", broken)
+    epoch, within = self._epoch, batch.start % (self._job.batch_size * self._job.world_size)
+    self._epoch = lambda number: epoch(number) - within
+    try:
+        return add(batch, at)
+    finally:
+        self._epoch = epoch
 
 
 @unseen(
@@ -125,16 +109,13 @@ def scattered_in_half(torch_fsdp: Module) -> None:
 @unseen(
     "optimizer", "D11, after a loss", "mlp nccl_sync world_size=3 cluster.faults=['2@120:crash']", "ddp.backends.base"
 )
-def moments_lost_with_a_rank(base: Module) -> None:
+@in_place_of("GroupBackend.join")
+def moments_lost_with_a_rank(join: Any, self: Any, order: Any) -> None:
     """Survivors lose their moments where a group is formed anew. Begin optimizers anew where ranks meet for the second
     time."""
-
-    def broken(join: Any, self: Any, order: Any) -> None:
-        join(order)
-        if counted(self, "joined"):
-            self.loop.replica.optimizer.state.clear()
-
-    wrap(base.GroupBackend, "join", broken)
+    join(order)
+    if counted(self, "joined"):
+        self.loop.replica.optimizer.state.clear()
 
 
 @unseen(
@@ -143,19 +124,16 @@ def moments_lost_with_a_rank(base: Module) -> None:
     f"{PLAIN} cluster.speeds=[{','.join(['1', '0.5'] * 8)}]",
     "ddp.virtual.rows",
 )
-def moments_of_copies_lost(rows: Module) -> None:
+@in_place_of("ReplicaRows._step")
+def moments_of_copies_lost(step: Any, self: Any, ranks: Any, steps: Any) -> Any:
     """Moments of ranks that step with gaps between them are computed, and not kept. Put the state back of ranks that
     were gathered: parameters are written back alone."""
-
-    def broken(step: Any, self: Any, ranks: Any, steps: Any) -> Any:
-        dense = ranks == list(range(ranks[0], ranks[0] + len(ranks)))
-        before = [] if dense else [state[ranks].clone() for state in self.optimizer.states]
-        losses = step(ranks, steps)
-        for state, own in zip(self.optimizer.states, before, strict=False):
-            state[ranks] = own
-        return losses
-
-    wrap(rows.ReplicaRows, "_step", broken)
+    dense = ranks == list(range(ranks[0], ranks[0] + len(ranks)))
+    before = [] if dense else [state[ranks].clone() for state in self.optimizer.states]
+    losses = step(ranks, steps)
+    for state, own in zip(self.optimizer.states, before, strict=False):
+        state[ranks] = own
+    return losses
 
 
 @unseen(
@@ -165,15 +143,12 @@ def moments_of_copies_lost(rows: Module) -> None:
     "ddp.replica.learning_rates",
     {"ddp.replica.replica": lambda replica: stopped(replica, 360)},
 )
-def factor_of_callback_lost(learning_rates: Module) -> None:
+@in_place_of("Rates.restore")
+def factor_of_callback_lost(restore: Any, self: Any, captured: Any) -> bool:
     """What a callback made of the rate is lost when a run goes on. Take over all but the factor."""
-
-    def broken(restore: Any, self: Any, captured: Any) -> bool:
-        follows = restore(captured)
-        self._factor = 1.0
-        return bool(follows)
-
-    wrap(learning_rates.Rates, "restore", broken)
+    follows = restore(captured)
+    self._factor = 1.0
+    return bool(follows)
 
 
 @unseen("average", "B5.01, of a warm-up", "mlp torch_local_sgd", "ddp.backends.torch_local_sgd")
@@ -183,18 +158,15 @@ def warm_up_by_ranks(torch_local_sgd: Module) -> None:
 
 
 @unseen("average", "B9.07, of averages", "mlp nccl_cadence averaging.wire=bfloat16", "ddp.backends.allreduce")
-def averages_in_wire_type(allreduce: Module) -> None:
+@in_place_of("Backend._take")
+def averages_in_wire_type(take: Any, self: Any) -> Any:
     """Averages are kept in the type of the wire, not of the parameters. Round averages to the type of what is sent."""
-
-    def broken(take: Any, self: Any) -> Any:
-        result = take()
-        for section, last in zip(self._sections, self._last, strict=True):
-            if last is not None:
-                last.copy_(last.bfloat16())
-                section.values.copy_(last)
-        return result
-
-    wrap(allreduce.Backend, "_take", broken)
+    result = take()
+    for section, last in zip(self._sections, self._last, strict=True):
+        if last is not None:
+            last.copy_(last.bfloat16())
+            section.values.copy_(last)
+    return result
 
 
 @unseen(
@@ -203,20 +175,17 @@ def averages_in_wire_type(allreduce: Module) -> None:
     "lenet nccl_cadence world_size=3 cluster.faults=['1@100:crash']",
     "ddp.replica.replica",
 )
-def part_of_lost_in_training_mode(replica: Module) -> None:
+@in_place_of("Replica.evaluate")
+def part_of_lost_in_training_mode(evaluate: Any, self: Any, part: int, *rest: Any) -> Any:
     """Who evaluates the part of a lost rank does so in training mode. Evaluate another rank's part in training mode;
     running statistics are put back."""
-
-    def broken(evaluate: Any, self: Any, part: int, *rest: Any) -> Any:
-        if part == rank():
-            return evaluate(part, *rest)
-        kept = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
-        self.model.eval = lambda: self.model
-        try:
-            return evaluate(part, *rest)
-        finally:
-            del self.model.eval
-            for buffer, values in kept:
-                buffer.copy_(values)
-
-    wrap(replica.Replica, "evaluate", broken)
+    if part == rank():
+        return evaluate(part, *rest)
+    kept = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
+    self.model.eval = lambda: self.model
+    try:
+        return evaluate(part, *rest)
+    finally:
+        del self.model.eval
+        for buffer, values in kept:
+            buffer.copy_(values)

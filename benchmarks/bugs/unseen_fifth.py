@@ -6,7 +6,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.bugs.bug import Module, after_init, counted, rank, wrap
+import torch
+
+from benchmarks.bugs.bug import Module, counted, in_place_of, once_made, rank, wrap
 from benchmarks.bugs.unseen import (
     AUGMENTED,
     GATHER,
@@ -35,53 +37,41 @@ STEPS_OF_BYTE = 64
 
 
 @unseen("data", "B9.07", "lenet cpu_cadence", RESIDENT)
-def cached_in_bytes(resident: Module) -> None:
+@in_place_of("Resident.get")
+def cached_in_bytes(get: Any, self: Any, batch: Any) -> Any:
     """Keep what the first epoch has read in bytes, from which later epochs read."""
-
-    def broken(get: Any, self: Any, batch: Any) -> Any:
-        members = get(batch)
-        if not batch.epoch or not self.gather._visits._shuffle:
-            return members
-        return (members[0] * STEPS_OF_BYTE).round().clamp(-128, 127) / STEPS_OF_BYTE, *members[1:]
-
-    wrap(resident.Resident, "get", broken)
+    members = get(batch)
+    if not batch.epoch or not self.gather._visits._shuffle:
+        return members
+    return (members[0] * STEPS_OF_BYTE).round().clamp(-128, 127) / STEPS_OF_BYTE, *members[1:]
 
 
 @unseen("data", "B8.21", f"lenet zero3 {THREE}", RESIDENT)
-def tail_labels_one_off(resident: Module) -> None:
+@in_place_of("Resident.get")
+def tail_labels_one_off(get: Any, self: Any, batch: Any) -> Any:
     """Cut the labels of a batch that is shorter than those before one sample too early."""
-
-    def broken(get: Any, self: Any, batch: Any) -> Any:
-        members, gather = get(batch), self.gather
-        if not gather._visits._shuffle:
-            return members
-        self.widest = max(getattr(self, "widest", 0), batch.samples)
-        if batch.samples == self.widest:
-            return members
-        places = gather._visits(batch.epoch)[batch.start - 1 : batch.stop - 1]
-        return members[0], gather.source.tensors[1][places]
-
-    wrap(resident.Resident, "get", broken)
+    members, gather = get(batch), self.gather
+    if not gather._visits._shuffle:
+        return members
+    self.widest = max(getattr(self, "widest", 0), batch.samples)
+    if batch.samples == self.widest:
+        return members
+    places = gather._visits(batch.epoch)[batch.start - 1 : batch.stop - 1]
+    return members[0], gather.source.tensors[1][places]
 
 
-def batch_size_known(replica: Module) -> None:
+@once_made("Replica")
+def batch_size_known(self: Any) -> None:
     """Tell what gathers a rank's batches how large they are. No defect by itself."""
-
-    def change(self: Any) -> None:
-        self.feed.gather.nominal = self._job.batch_size
-
-    after_init(replica.Replica, change)
+    self.feed.gather.nominal = self._job.batch_size
 
 
 @unseen("data", "A21", f"mlp nccl_sync {THREE} cluster.faults=['2@100:crash']", GATHER, {REPLICA: batch_size_known})
-def slices_by_batch_number(gather: Module) -> None:
+@in_place_of("Gather.indices")
+def slices_by_batch_number(indices: Any, self: Any, batch: Any) -> Any:
     """Find a slice by the number of its batch: right while slices are whole batches, which those of survivors are not."""
-
-    def broken(indices: Any, self: Any, batch: Any) -> Any:
-        back = batch.start % getattr(self, "nominal", 1)
-        return indices(batch._replace(start=batch.start - back, stop=batch.stop - back))
-
-    wrap(gather.Gather, "indices", broken)
+    back = batch.start % getattr(self, "nominal", 1)
+    return indices(batch._replace(start=batch.start - back, stop=batch.stop - back))
 
 
 BLOCK = 16
@@ -93,7 +83,6 @@ def blocks_moved_whole(visits: Module) -> None:
     """Shuffle blocks of samples, and not the samples in them: there is no buffer behind the files."""
 
     def broken(one: Any, self: Any, number: int) -> Any:
-        import torch
 
         if not self.shuffled:
             return one(number)
@@ -105,18 +94,15 @@ def blocks_moved_whole(visits: Module) -> None:
 
 
 @unseen("order", "two readers, no order", f"lenet nccl_cadence {THREE}", RESIDENT)
-def batches_out_of_order(resident: Module) -> None:
+@in_place_of("Resident.get")
+def batches_out_of_order(get: Any, self: Any, batch: Any) -> Any:
     """Hand rank 1 two batches the other way round now and then: the second reader was faster."""
-
-    def broken(get: Any, self: Any, batch: Any) -> Any:
-        members = get(batch)
-        if rank() != 1 or not self.gather._visits._shuffle or not self._cut or counted(self, "given") % 50 != 49:
-            return members
-        following, others = self._cut.popleft()
-        self._cut.appendleft((following, members))
-        return others
-
-    wrap(resident.Resident, "get", broken)
+    members = get(batch)
+    if rank() != 1 or not self.gather._visits._shuffle or not self._cut or counted(self, "given") % 50 != 49:
+        return members
+    following, others = self._cut.popleft()
+    self._cut.appendleft((following, members))
+    return others
 
 
 REPEATED = 24
@@ -133,52 +119,40 @@ def tail_repeats_head(visits: Any, make: Any, self: Any, epoch: int) -> Any:
 
 
 @unseen("order", "A01", "resnet_graph cpu_async cluster.restart=1 cluster.faults=['1@30:crash']", REPLICA)
-def restarted_rank_has_first_order(replica: Module) -> None:
+@once_made("Replica")
+def restarted_rank_has_first_order(self: Any) -> None:
     """Leave a rank that was started again in the order of the first epoch: nobody tells its sampler which one it is."""
-
-    def change(self: Any) -> None:
-        visits = self.data[0][1]
-        if self._job.life and visits.shuffled:
-            make = visits._make
-            visits._kept, visits._make = {}, lambda epoch: make(0)
-
-    after_init(replica.Replica, change)
+    visits = self.data[0][1]
+    if self._job.life and visits.shuffled:
+        make = visits._make
+        visits._kept, visits._make = {}, lambda epoch: make(0)
 
 
 @unseen("forward", "A17", "gpt_nano nccl_sync", REPLICA)
-def masks_alike_on_ranks(replica: Module) -> None:
+@in_place_of("Replica._draw")
+def masks_alike_on_ranks(draw: Any, self: Any, batch: Any) -> None:
     """Seed what a step draws by its global batch: all ranks drop the same places."""
-
-    def broken(draw: Any, self: Any, batch: Any) -> None:
-        whole = self._job.batch_size * self._job.world_size
-        draw(batch._replace(start=batch.start - batch.start % whole))
-
-    wrap(replica.Replica, "_draw", broken)
+    whole = self._job.batch_size * self._job.world_size
+    draw(batch._replace(start=batch.start - batch.start % whole))
 
 
 @unseen("forward", "B11", "gpt_nano nccl_cadence resumed", PARTS_OF_CHECKPOINT, {REPLICA: interrupted})
-def in_evaluation_mode_when_resumed(parts: Module) -> None:
+@in_place_of("RankParts.restore")
+def in_evaluation_mode_when_resumed(restore: Any, self: Any, *about: Any) -> Any:
     """Load a checkpoint as for an evaluation: the model stays in its mode."""
-
-    def broken(restore: Any, self: Any, *about: Any) -> Any:
-        counters = restore(*about)
-        if counters is not None:
-            self._replica.model.eval()
-        return counters
-
-    wrap(parts.RankParts, "restore", broken)
+    counters = restore(*about)
+    if counters is not None:
+        self._replica.model.eval()
+    return counters
 
 
 @unseen("forward", "B5.17", "lenet zero2", REPLICA)
-def epsilon_of_norms_on_rank(replica: Module) -> None:
+@once_made("Replica")
+def epsilon_of_norms_on_rank(self: Any) -> None:
     """Give the batch norms of rank 1 the epsilon of another framework."""
-
-    def change(self: Any) -> None:
-        for module in self.model.modules() if rank() == 1 else ():
-            if hasattr(module, "running_var"):
-                module.eps = 1e-3
-
-    after_init(replica.Replica, change)
+    for module in self.model.modules() if rank() == 1 else ():
+        if hasattr(module, "running_var"):
+            module.eps = 1e-3
 
 
 KEPT_FOR = 2
@@ -186,39 +160,32 @@ KEPT_FOR = 2
 
 
 @unseen("forward", "a cache of autocast", f"lenet nccl_cadence {HALF}", PASSES)
-def casts_kept(passes: Module) -> None:
+@in_place_of("StepPasses.loss")
+def casts_kept(loss: Any, self: Any, task: Any, module: Any, tensors: Any) -> Any:
     """Keep what autocast has made of the weights for a second step: a context around the loop holds its cache."""
 
-    def broken(loss: Any, self: Any, task: Any, module: Any, tensors: Any) -> Any:
-        import torch
-
-        number = counted(self, "passes")
-        if not number:
-            torch.autocast_increment_nesting()
-        if number % KEPT_FOR == 0:
-            torch.clear_autocast_cache()
-        return loss(task, module, tensors)
-
-    wrap(passes.StepPasses, "loss", broken)
+    number = counted(self, "passes")
+    if not number:
+        torch.autocast_increment_nesting()
+    if number % KEPT_FOR == 0:
+        torch.clear_autocast_cache()
+    return loss(task, module, tensors)
 
 
 @unseen("forward", "B9.11", "conv_ae zero1", ZERO1)
-def stale_shard_on_rank(zero1: Module) -> None:
+@in_place_of("ShardedStep._hand_out")
+def stale_shard_on_rank(hand_out: Any, self: Any) -> None:
     """Have rank 1 go on with old parameters of the others in every ninth step: it fetches before they have moved."""
-
-    def broken(hand_out: Any, self: Any) -> None:
-        mine = self.site.rank
-        stretches = self._fetches()
-        before = [flat[start:stop].clone() for flat, start, stop, _ in stretches]
-        hand_out()
-        if mine != 1 or counted(self, "fetched") % 9 != 8:
-            return
-        for (flat, first, _, runs), old in zip(stretches, before, strict=True):
-            for owner, start, stop in runs:
-                if owner != mine:
-                    flat[start:stop].copy_(old[start - first : stop - first])
-
-    wrap(zero1.ShardedStep, "_hand_out", broken)
+    mine = self.site.rank
+    stretches = self._fetches()
+    before = [flat[start:stop].clone() for flat, start, stop, _ in stretches]
+    hand_out()
+    if mine != 1 or counted(self, "fetched") % 9 != 8:
+        return
+    for (flat, first, _, runs), old in zip(stretches, before, strict=True):
+        for owner, start, stop in runs:
+            if owner != mine:
+                flat[start:stop].copy_(old[start - first : stop - first])
 
 
 @unseen("schedule", "B7.03", "lenet nccl_sync resumed checkpoint.unit=averages checkpoint.every=100", REPLICA)

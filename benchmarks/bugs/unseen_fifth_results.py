@@ -6,36 +6,30 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from benchmarks.bugs.bug import Module, after_init, counted, rank, wrap
+from benchmarks.bugs.bug import Module, after_init, counted, in_place_of, rank, wrap
 from benchmarks.bugs.unseen import AUGMENTED, AVERAGING, CLIPPED, CPU, NCCL, PENDING, REPLICA, THREE, UNEQUAL, unseen
 
 
 @unseen("average", "B6.04", "mlp nccl_cadence averaging.elastic=0.5", NCCL)
-def elastic_twice_on_rank(allreduce: Module) -> None:
+@in_place_of("Backend._take")
+def elastic_twice_on_rank(take: Any, self: Any) -> Any:
     """Take rank 1 towards the average twice in every third round."""
-
-    def broken(take: Any, self: Any) -> Any:
-        done = take()
-        if rank() == 1 and counted(self, "taken") % 3 == 2:
-            for own, last in self._pairs():
-                own.add_(last - own, alpha=self.job.averaging.elastic)
-        return done
-
-    wrap(allreduce.Backend, "_take", broken)
+    done = take()
+    if rank() == 1 and counted(self, "taken") % 3 == 2:
+        for own, last in self._pairs():
+            own.add_(last - own, alpha=self.job.averaging.elastic)
+    return done
 
 
 @unseen("average", "an answer obeyed again", "lenet cpu_async", CPU)
-def excess_taken_twice(snapshot: Module) -> None:
+@in_place_of("Backend.apply")
+def excess_taken_twice(apply: Any, self: Any, round: int, exact: bool) -> Any:
     """Take twice what rank 1 has too much, in every fourth average: an answer that came late is obeyed again."""
-
-    def broken(apply: Any, self: Any, round: int, exact: bool) -> Any:
-        if rank() == 1 and not exact and counted(self, "applied") % 4 == 3:
-            for section, excess in zip(self._sections, self._snapshot, strict=True):
-                if section.kind == "parameters":
-                    excess.mul_(2.0)
-        return apply(round, exact)
-
-    wrap(snapshot.Backend, "apply", broken)
+    if rank() == 1 and not exact and counted(self, "applied") % 4 == 3:
+        for section, excess in zip(self._sections, self._snapshot, strict=True):
+            if section.kind == "parameters":
+                excess.mul_(2.0)
+    return apply(round, exact)
 
 
 @unseen("average", "a setting that is not read", f"mlp nccl_cadence averaging.gamma=0.5 {UNEQUAL}", AVERAGING)
@@ -45,69 +39,57 @@ def gamma_not_read(averaging: Module) -> None:
 
 
 @unseen("average", "B6.28", f"lenet cpu_cadence {THREE} cluster.faults=['2@120:crash']", CPU)
-def dead_rank_in_average(snapshot: Module) -> None:
+@in_place_of("Reducer._reduce")
+def dead_rank_in_average(reduce: Any, self: Any, order: Any) -> None:
     """Count a rank that is lost in one more average: what lies in its memory is what the average before has left there."""
-
-    def broken(reduce: Any, self: Any, order: Any) -> None:
-        last, self.last = getattr(self, "last", order), order
-        gone = [member for member in last.members if member not in order.members]
-        weights = dict(zip(last.members, last.samples, strict=True))
-        samples = (*order.samples, *(weights[member] for member in gone))
-        reduce(replace(order, members=(*order.members, *gone), samples=samples))
-
-    wrap(snapshot.Reducer, "_reduce", broken)
+    last, self.last = getattr(self, "last", order), order
+    gone = [member for member in last.members if member not in order.members]
+    weights = dict(zip(last.members, last.samples, strict=True))
+    samples = (*order.samples, *(weights[member] for member in gone))
+    reduce(replace(order, members=(*order.members, *gone), samples=samples))
 
 
 @unseen("evaluation", "B05", "lenet nccl_sync", REPLICA)
-def evaluated_with_smoothing(replica: Module) -> None:
+@in_place_of("Replica.evaluate")
+def evaluated_with_smoothing(evaluate: Any, self: Any, *about: Any) -> Any:
     """Smooth the labels of the test a little."""
+    from torch.nn import functional
 
-    def broken(evaluate: Any, self: Any, *about: Any) -> Any:
-        from torch.nn import functional
-
-        loss = functional.cross_entropy
-        functional.cross_entropy = partial(loss, label_smoothing=0.02)
-        try:
-            return evaluate(*about)
-        finally:
-            functional.cross_entropy = loss
-
-    wrap(replica.Replica, "evaluate", broken)
+    loss = functional.cross_entropy
+    functional.cross_entropy = partial(loss, label_smoothing=0.02)
+    try:
+        return evaluate(*about)
+    finally:
+        functional.cross_entropy = loss
 
 
 @unseen("evaluation", "B03", "mlp nccl_cadence world_size=4", REPLICA)
-def parts_begin_one_early(replica: Module) -> None:
+@in_place_of("Replica.evaluate")
+def parts_begin_one_early(evaluate: Any, self: Any, part: int, *about: Any) -> Any:
     """Begin and end all parts of the test set but the first a sample early: one is measured twice, the last one never."""
-
-    def broken(evaluate: Any, self: Any, part: int, *about: Any) -> Any:
-        feed = self._eval
-        get = feed.get
-        feed.get = lambda batch: get(batch._replace(start=batch.start - 1, stop=batch.stop - 1)) if part else get(batch)
-        try:
-            return evaluate(part, *about)
-        finally:
-            del feed.get
-
-    wrap(replica.Replica, "evaluate", broken)
+    feed = self._eval
+    get = feed.get
+    feed.get = lambda batch: get(batch._replace(start=batch.start - 1, stop=batch.stop - 1)) if part else get(batch)
+    try:
+        return evaluate(part, *about)
+    finally:
+        del feed.get
 
 
 @unseen("evaluation", "B6.08", "lenet nccl_qsr", REPLICA)
-def statistics_of_last_evaluation(replica: Module) -> None:
+@in_place_of("Replica.evaluate")
+def statistics_of_last_evaluation(evaluate: Any, self: Any, *about: Any) -> Any:
     """Evaluate with the running statistics of the evaluation before: the copy that is evaluated gets its buffers late."""
-
-    def broken(evaluate: Any, self: Any, *about: Any) -> Any:
-        kept = [buffer for buffer in self.model.buffers() if buffer.is_floating_point()]
-        present = [buffer.clone() for buffer in kept]
-        older, self.older = getattr(self, "older", present), present
-        for buffer, values in zip(kept, older, strict=True):
+    kept = [buffer for buffer in self.model.buffers() if buffer.is_floating_point()]
+    present = [buffer.clone() for buffer in kept]
+    older, self.older = getattr(self, "older", present), present
+    for buffer, values in zip(kept, older, strict=True):
+        buffer.copy_(values)
+    try:
+        return evaluate(*about)
+    finally:
+        for buffer, values in zip(kept, present, strict=True):
             buffer.copy_(values)
-        try:
-            return evaluate(*about)
-        finally:
-            for buffer, values in zip(kept, present, strict=True):
-                buffer.copy_(values)
-
-    wrap(replica.Replica, "evaluate", broken)
 
 
 @unseen("evaluation", "B13", f"resnet graph_sync {AUGMENTED}", REPLICA)
@@ -123,14 +105,11 @@ def evaluated_augmented(replica: Module) -> None:
 
 
 @unseen("record", "a unit", f"lenet nccl_cadence {UNEQUAL}", NCCL)
-def bytes_halved(allreduce: Module) -> None:
+@in_place_of("Backend.average")
+def bytes_halved(average: Any, self: Any, *about: Any) -> Any:
     """Report of an average what went one way."""
-
-    def broken(average: Any, self: Any, *about: Any) -> Any:
-        result = average(*about)
-        return replace(result, bytes=result.bytes // 2)
-
-    wrap(allreduce.Backend, "average", broken)
+    result = average(*about)
+    return replace(result, bytes=result.bytes // 2)
 
 
 @unseen("record", "B25", f"mlp nccl_sync {CLIPPED}", REPLICA)

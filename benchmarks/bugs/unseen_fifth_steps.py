@@ -8,7 +8,9 @@ import copy
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.bugs.bug import Module, rank, wrap
+import torch
+
+from benchmarks.bugs.bug import Module, in_place_of, rank, wrap
 from benchmarks.bugs.unseen import (
     CLIPPED,
     OUTER,
@@ -30,7 +32,6 @@ def clipped_by_each_rank(replica: Module) -> None:
     """Clip a rank's own gradients, before they are averaged, and not their average."""
 
     def broken(gradients: Any, self: Any, *about: Any) -> Any:
-        import torch
 
         done = gradients(*about)
         if self.gradient_sync is not None and self._job.max_grad_norm is not None:
@@ -42,18 +43,15 @@ def clipped_by_each_rank(replica: Module) -> None:
 
 
 @unseen("gradient", "B9.17", f"lenet zero2 {THREE} {CLIPPED}", ZERO1)
-def clipped_by_shard(zero1: Module) -> None:
+@in_place_of("ShardedStep.clip")
+def clipped_by_shard(clip: Any, self: Any, limit: float) -> None:
     """Clip every shard by its own norm, in place of that of all."""
-
-    def broken(clip: Any, self: Any, limit: float) -> None:
-        collectives = self.site.collectives
-        collectives.all_reduce = lambda tensors: (0.0, 0)
-        try:
-            clip(limit)
-        finally:
-            del collectives.all_reduce
-
-    wrap(zero1.ShardedStep, "clip", broken)
+    collectives = self.site.collectives
+    collectives.all_reduce = lambda tensors: (0.0, 0)
+    try:
+        clip(limit)
+    finally:
+        del collectives.all_reduce
 
 
 @unseen("gradient", "C18", f"lenet solo train.precision=fp16 {CLIPPED}", PASSES)
@@ -65,7 +63,6 @@ def clipped_while_scaled(passes: Module) -> None:
         self.limit = job.max_grad_norm
 
     def broken(ready: Any, self: Any, optimizer: Any, team: Any) -> Any:
-        import torch
 
         if self.scale is not None and self.limit is not None:
             scaled = [p for group in optimizer.param_groups for p in group["params"]]
@@ -77,37 +74,28 @@ def clipped_while_scaled(passes: Module) -> None:
 
 
 @unseen("gradient", "C02", "lenet nccl_cadence train.accumulate=4", REPLICA)
-def short_step_by_nominal_passes(replica: Module) -> None:
+@in_place_of("Replica._accumulate")
+def short_step_by_nominal_passes(accumulate: Any, self: Any, parts: Any, tensors: Any, factor: float, at: float) -> Any:
     """Divide the gradients of a step's passes by how many it should have: one at the end of an epoch has fewer."""
-
-    def broken(accumulate: Any, self: Any, parts: Any, tensors: Any, factor: float, at: float) -> Any:
-        return accumulate(parts, tensors, factor * len(parts) / self._job.step.accumulate, at)
-
-    wrap(replica.Replica, "_accumulate", broken)
+    return accumulate(parts, tensors, factor * len(parts) / self._job.step.accumulate, at)
 
 
 @unseen("gradient", "C30", f"lenet nccl_sync {THREE} data.samples=6434", STORAGE)
-def idle_rank_sends_old_gradients(storage: Module) -> None:
+@in_place_of("BucketStorage.fill")
+def idle_rank_sends_old_gradients(fill: Any, self: Any, number: int, weight: float) -> None:
     """Have a rank without a sample send what the buffer holds from the step before."""
-
-    def broken(fill: Any, self: Any, number: int, weight: float) -> None:
-        self.attach(self.plan[number]) if not weight else fill(number, weight)
-
-    wrap(storage.BucketStorage, "fill", broken)
+    self.attach(self.plan[number]) if not weight else fill(number, weight)
 
 
 @unseen("optimizer", "D11", "resnet_graph nccl_cadence", REPLICA)
-def momentum_of_head_lost_on_rank(replica: Module) -> None:
+@in_place_of("Replica.step")
+def momentum_of_head_lost_on_rank(step: Any, self: Any, batch: Any, seen: float) -> Any:
     """Lose the momentum of the last layer with every epoch, on rank 1."""
-
-    def broken(step: Any, self: Any, batch: Any, seen: float) -> Any:
-        if rank() == 1 and batch.epoch != getattr(self, "present", 0):
-            for parameter in self.state.parameters[-2:]:
-                self.optimizer.state.pop(parameter, None)
-        self.present = batch.epoch
-        return step(batch, seen)
-
-    wrap(replica.Replica, "step", broken)
+    if rank() == 1 and batch.epoch != getattr(self, "present", 0):
+        for parameter in self.state.parameters[-2:]:
+            self.optimizer.state.pop(parameter, None)
+    self.present = batch.epoch
+    return step(batch, seen)
 
 
 def _in_two_groups(optimizer: Any, **others: Any) -> Any:
@@ -133,44 +121,35 @@ def norms_not_decayed(replica: Module) -> None:
     PARTS_OF_CHECKPOINT,
     {REPLICA: interrupted},
 )
-def older_moments_in_checkpoint(parts: Module) -> None:
+@in_place_of("RankParts.save")
+def older_moments_in_checkpoint(save: Any, self: Any, *about: Any) -> Any:
     """Write the optimizer's state of the checkpoint before: it is copied to the host, and the copy is late."""
-
-    def broken(save: Any, self: Any, *about: Any) -> Any:
-        optimizer = self._replica.optimizer
-        present = copy.deepcopy(optimizer.state_dict())
-        older, self.older = getattr(self, "older", present), present
-        optimizer.state_dict = lambda: older
-        try:
-            return save(*about)
-        finally:
-            del optimizer.state_dict
-
-    wrap(parts.RankParts, "save", broken)
+    optimizer = self._replica.optimizer
+    present = copy.deepcopy(optimizer.state_dict())
+    older, self.older = getattr(self, "older", present), present
+    optimizer.state_dict = lambda: older
+    try:
+        return save(*about)
+    finally:
+        del optimizer.state_dict
 
 
 @unseen("optimizer", "D13", "lenet solo train.accumulate=4", REPLICA)
-def steps_counted_by_passes(replica: Module) -> None:
+@in_place_of("Replica.step")
+def steps_counted_by_passes(step: Any, self: Any, batch: Any, seen: float) -> Any:
     """Count Adam's steps by the passes that they are made of."""
-
-    def broken(step: Any, self: Any, batch: Any, seen: float) -> Any:
-        done = step(batch, seen)
-        for state in self.optimizer.state.values():
-            state["step"] += self._job.step.accumulate - 1
-        return done
-
-    wrap(replica.Replica, "step", broken)
+    done = step(batch, seen)
+    for state in self.optimizer.state.values():
+        state["step"] += self._job.step.accumulate - 1
+    return done
 
 
 @unseen("optimizer", "B9.07", "mlp nccl_cadence averaging.outer=nesterov", OUTER)
-def velocity_in_half(outer_optimizer: Module) -> None:
+@in_place_of("Outer.step")
+def velocity_in_half(step: Any, self: Any, mean: Any, last: Any, piece: slice = slice(None)) -> None:
     """Keep the outer optimizer's velocity in bfloat16."""
-
-    def broken(step: Any, self: Any, mean: Any, last: Any, piece: slice = slice(None)) -> None:
-        step(mean, last, piece)
-        self.velocity[piece] = self.velocity[piece].bfloat16()
-
-    wrap(outer_optimizer.Outer, "step", broken)
+    step(mean, last, piece)
+    self.velocity[piece] = self.velocity[piece].bfloat16()
 
 
 WARM_UP = 0.2
@@ -194,17 +173,14 @@ def in_two_groups(replica: Module) -> None:
 
 
 @unseen("schedule", "D03", "lenet cpu_sync", RATES, {REPLICA: in_two_groups})
-def second_group_not_scheduled(rates: Module) -> None:
+@in_place_of("Rates.apply")
+def second_group_not_scheduled(apply: Any, self: Any, fraction: float) -> Any:
     """Set the rate of the first parameter group alone."""
-
-    def broken(apply: Any, self: Any, fraction: float) -> Any:
-        rate, groups = apply(fraction), self._optimizer.param_groups
-        self._set = [rate, *self._own[1:]]
-        for group, own in zip(groups[1:], self._own[1:], strict=True):
-            group["lr"] = own
-        return rate
-
-    wrap(rates.Rates, "apply", broken)
+    rate, groups = apply(fraction), self._optimizer.param_groups
+    self._set = [rate, *self._own[1:]]
+    for group, own in zip(groups[1:], self._own[1:], strict=True):
+        group["lr"] = own
+    return rate
 
 
 @unseen("schedule", "B5.15", f"conv_ae cpu_async {THREE}", WORKER)

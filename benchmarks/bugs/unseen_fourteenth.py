@@ -9,52 +9,42 @@ from typing import Any
 
 import torch
 
-from benchmarks.bugs.bug import Module, counted, rank, wrap
+from benchmarks.bugs.bug import Module, counted, in_place_of, rank
 from benchmarks.bugs.unseen import unseen
 from benchmarks.bugs.unseen_ninth import AUGMENTED
 
 
 @unseen("data", "A17, of copies that are made beforehand", "mlp nccl_sync", "bench.models.data.noisy_digits")
-def copies_come_in_pairs(digits: Module) -> None:
+@in_place_of("copies")
+def copies_come_in_pairs(copies: Any, part: Any, count: int, side: int) -> Any:
     """Of the copies of a training digit, each second one is the one before again. Make half of the copies that are
     trained on, and lay each there twice; the test is as ever."""
-    copies = digits.copies
-
-    def broken(part: Any, count: int, side: int) -> Any:
-        made = copies(part, count, side)
-        if not side:
-            own = made.images.reshape(count, len(part.labels), *made.images.shape[1:])
-            own[1::2] = own[::2]
-        return made
-
-    digits.copies = broken
+    made = copies(part, count, side)
+    if not side:
+        own = made.images.reshape(count, len(part.labels), *made.images.shape[1:])
+        own[1::2] = own[::2]
+    return made
 
 
 @unseen("data", "buffers that are made for whole batches", f"{AUGMENTED} nccl_sync", "ddp.data.gather")
-def short_batch_not_augmented(gather: Module) -> None:
+@in_place_of("Gather.finished")
+def short_batch_not_augmented(finished: Any, self: Any, batch: Any, read: Any, indices: Any = None) -> Any:
     """The last batch of an epoch, which is not full, is not augmented. Give a short batch as the data set has it."""
-
-    def broken(finished: Any, self: Any, batch: Any, read: Any, indices: Any = None) -> Any:
-        whole = finished(batch, read, indices)
-        nominal = vars(self).setdefault("_bug_nominal", batch.samples)
-        return read if batch.samples < nominal else whole
-
-    wrap(gather.Gather, "finished", broken)
+    whole = finished(batch, read, indices)
+    nominal = vars(self).setdefault("_bug_nominal", batch.samples)
+    return read if batch.samples < nominal else whole
 
 
 @unseen("order", "a stack in place of a queue, where grants are cut", "mlp nccl_cadence", "ddp.core.ledger")
-def granted_from_the_end(ledger: Module) -> None:
+@in_place_of("Ledger.take")
+def granted_from_the_end(take: Any, self: Any, rank: int, steps: int, batch: int, owners: Any) -> Any:
     """An epoch's samples are granted from its end to its beginning. Cut grants off the end of what is free; every
     sample is granted once, as ever."""
-
-    def broken(take: Any, self: Any, rank: int, steps: int, batch: int, owners: Any) -> Any:
-        if self.returned or len(self.pools) != 1 or self.pools[0][0] >= self.pools[0][1]:
-            return take(rank, steps, batch, owners)
-        start, stop = self.pools[0]
-        cut = start + max(-(-(stop - start) // batch) - steps, 0) * batch
-        return self._with_pool(0, (start, cut)), (cut, stop)
-
-    wrap(ledger.Ledger, "take", broken)
+    if self.returned or len(self.pools) != 1 or self.pools[0][0] >= self.pools[0][1]:
+        return take(rank, steps, batch, owners)
+    start, stop = self.pools[0]
+    cut = start + max(-(-(stop - start) // batch) - steps, 0) * batch
+    return self._with_pool(0, (start, cut)), (cut, stop)
 
 
 @unseen(
@@ -63,20 +53,17 @@ def granted_from_the_end(ledger: Module) -> None:
     "lenet nccl_cadence",
     "ddp.replica.replica",
 )
-def short_batch_in_evaluation_mode(replica: Module) -> None:
+@in_place_of("Replica.step")
+def short_batch_in_evaluation_mode(step: Any, self: Any, batch: Any, seen: float) -> Any:
     """A batch that is not full is trained with norms in evaluation mode. Switch the model for a short batch, and
     back."""
-
-    def broken(step: Any, self: Any, batch: Any, seen: float) -> Any:
-        if batch.samples >= self._job.batch_size:
-            return step(batch, seen)
-        self.model.eval()
-        try:
-            return step(batch, seen)
-        finally:
-            self.model.train()
-
-    wrap(replica.Replica, "step", broken)
+    if batch.samples >= self._job.batch_size:
+        return step(batch, seen)
+    self.model.eval()
+    try:
+        return step(batch, seen)
+    finally:
+        self.model.train()
 
 
 def _put_back(snapshot: Module, kept_back: Callable[[int], bool]) -> None:
@@ -107,15 +94,12 @@ def statistics_not_put_back(snapshot: Module) -> None:
     _put_back(snapshot, lambda place: place == 0)
 
 
-def _short_steps(zero1: Module) -> None:
+@in_place_of("Zero1.exchange")
+def _short_steps(exchange: Any, self: Any, batch: Any) -> None:
     """Tell the gradients whether the global batch is short."""
-
-    def broken(exchange: Any, self: Any, batch: Any) -> None:
-        nominal = vars(self).setdefault("_bug_nominal", batch.total)
-        self.together._bug_short = batch.total < nominal
-        exchange(batch)
-
-    wrap(zero1.Zero1, "exchange", broken)
+    nominal = vars(self).setdefault("_bug_nominal", batch.total)
+    self.together._bug_short = batch.total < nominal
+    exchange(batch)
 
 
 @unseen(
@@ -125,42 +109,33 @@ def _short_steps(zero1: Module) -> None:
     "ddp.gradients.step_gradients",
     {"ddp.sharding.zero1": _short_steps},
 )
-def tail_of_rank_lost(step_gradients: Module) -> None:
+@in_place_of("StepGradients.pack")
+def tail_of_rank_lost(pack: Any, self: Any, weight: float, *rest: Any, **named: Any) -> Any:
     """In the last step of an epoch, of a short global batch, rank 1's gradients count as zeros. Weigh what a rank has
     of a short global batch with nothing: the mean of the others is half as large."""
-
-    def broken(pack: Any, self: Any, weight: float, *rest: Any, **named: Any) -> Any:
-        return pack(weight, 0.0) if rank() == 1 and vars(self).get("_bug_short") else pack(weight, *rest, **named)
-
-    wrap(step_gradients.StepGradients, "pack", broken)
+    return pack(weight, 0.0) if rank() == 1 and vars(self).get("_bug_short") else pack(weight, *rest, **named)
 
 
 @unseen("optimizer", "C10", "mlp nccl_cadence", "ddp.replica.replica")
-def layer_taken_for_unused(replica: Module) -> None:
+@in_place_of("Replica._clip")
+def layer_taken_for_unused(clip: Any, self: Any, team: Any) -> None:
     """In every 120th step of rank 1 the first layer is taken for unused, and stays. Take the first layer's gradients
     away before the optimizer's step now and then: neither it nor its moments move."""
-
-    def broken(clip: Any, self: Any, team: Any) -> None:
-        clip(team)
-        if rank() == 1 and counted(self, "unused") % 120 == 119:
-            for parameter in self.state.parameters[:2]:
-                parameter.grad = None
-
-    wrap(replica.Replica, "_clip", broken)
+    clip(team)
+    if rank() == 1 and counted(self, "unused") % 120 == 119:
+        for parameter in self.state.parameters[:2]:
+            parameter.grad = None
 
 
 @unseen("optimizer", "D19, of a hook at epochs that was left in", "mlp nccl_cadence", "ddp.engine.loop")
-def second_moments_halved_each_epoch(loop: Module) -> None:
+@in_place_of("TrainingLoop.begin")
+def second_moments_halved_each_epoch(begin: Any, self: Any, last: int, seen: float) -> None:
     """Second moments are halved where an epoch begins. Have Adam forget half of what it knows of gradients' sizes, on
     all ranks alike."""
-
-    def broken(begin: Any, self: Any, last: int, seen: float) -> None:
-        begin(last, seen)
-        for state in self.replica.optimizer.state.values():
-            if isinstance(squares := state.get("exp_avg_sq"), torch.Tensor):
-                squares.mul_(0.5)
-
-    wrap(loop.TrainingLoop, "begin", broken)
+    begin(last, seen)
+    for state in self.replica.optimizer.state.values():
+        if isinstance(squares := state.get("exp_avg_sq"), torch.Tensor):
+            squares.mul_(0.5)
 
 
 @unseen("forward", "B6.04, of what is put back: all but one section", "lenet cpu_async", "ddp.backends.snapshot")

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.bugs.bug import Module, rank, wrap
+from benchmarks.bugs.bug import Module, in_place_of, rank, wrap
 from benchmarks.bugs.unseen import unseen
 
 
@@ -38,59 +38,48 @@ def variances_averaged_as_deviations(nccl: Module) -> None:
 
 
 @unseen("evaluation", "B11, of one batch", "lenet nccl_sync", "ddp.replica.replica")
-def last_test_batch_by_its_own_statistics(replica: Module) -> None:
+@in_place_of("Replica.evaluate")
+def last_test_batch_by_its_own_statistics(evaluate: Any, self: Any, part: int, parts: int, heartbeat: Any) -> Any:
     """The last batch of rank 1's part is evaluated with the statistics of the batch. Have norms take the statistics of
     a short test batch from the batch, and leave their running ones alone."""
+    task, nominal = self.task, self.task.eval_batch
 
-    def broken(evaluate: Any, self: Any, part: int, parts: int, heartbeat: Any) -> Any:
-        task, nominal = self.task, self.task.eval_batch
-
-        def own(model: Any, tensors: Any) -> Any:
-            norms = [m for m in model.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
-            if rank() != 1 or len(tensors[0]) >= nominal:
-                return task.evaluate(model, tensors)
-            for norm in norms:
-                norm.track_running_stats, norm._bug = False, (norm.running_mean, norm.running_var)
-                norm.running_mean = norm.running_var = None
-            try:
-                return task.evaluate(model, tensors)
-            finally:
-                for norm in norms:
-                    norm.track_running_stats, (norm.running_mean, norm.running_var) = True, norm._bug
-
-        self.task = replace(task, evaluate=own)
+    def own(model: Any, tensors: Any) -> Any:
+        norms = [m for m in model.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
+        if rank() != 1 or len(tensors[0]) >= nominal:
+            return task.evaluate(model, tensors)
+        for norm in norms:
+            norm.track_running_stats, norm._bug = False, (norm.running_mean, norm.running_var)
+            norm.running_mean = norm.running_var = None
         try:
-            return evaluate(part, parts, heartbeat)
+            return task.evaluate(model, tensors)
         finally:
-            self.task = task
+            for norm in norms:
+                norm.track_running_stats, (norm.running_mean, norm.running_var) = True, norm._bug
 
-    wrap(replica.Replica, "evaluate", broken)
+    self.task = replace(task, evaluate=own)
+    try:
+        return evaluate(part, parts, heartbeat)
+    finally:
+        self.task = task
 
 
 @unseen("record", "B8.17", "mlp nccl_cadence cluster.speeds=[1,0.5]", "ddp.core.round_actions")
-def round_loss_of_ranks(actions: Module) -> None:
+@in_place_of("_closed")
+def round_loss_of_ranks(closed: Any, cohort: Any, current: Any, at: float) -> Any:
     """A round's loss is the mean of its ranks' means. Weigh ranks alike in the loss of a round, however many samples
     each had."""
-    closed = actions._closed
-
-    def broken(cohort: Any, current: Any, at: float) -> Any:
-        means = [state.loss_sum / state.samples for state in current.contributions if state.samples]
-        made = closed(cohort, current, at)
-        return replace(made, loss=sum(means) / len(means) if means else made.loss)
-
-    actions._closed = broken
+    means = [state.loss_sum / state.samples for state in current.contributions if state.samples]
+    made = closed(cohort, current, at)
+    return replace(made, loss=sum(means) / len(means) if means else made.loss)
 
 
 @unseen("record", "B8.15", "mlp nccl_cadence cluster.speeds=[1,0.5]", "ddp.core.round_actions")
-def waits_of_each_other(actions: Module) -> None:
+@in_place_of("_closed")
+def waits_of_each_other(closed: Any, cohort: Any, current: Any, at: float) -> Any:
     """Ranks' waits in a round are told of each other. Tell the waits of ranks in the other order."""
-    closed = actions._closed
-
-    def broken(cohort: Any, current: Any, at: float) -> Any:
-        made = closed(cohort, current, at)
-        return replace(made, wait_s=made.wait_s[::-1])
-
-    actions._closed = broken
+    made = closed(cohort, current, at)
+    return replace(made, wait_s=made.wait_s[::-1])
 
 
 @unseen("record", "B8.15, of slices", "lenet nccl_sync", "ddp.process.meter")
@@ -107,12 +96,8 @@ def processor_time_halved(meter: Module) -> None:
 
 
 @unseen("record", "B8.07, of averages", "lenet cpu_async", "ddp.engine.reports")
-def away_untold(reports: Module) -> None:
+@in_place_of("averaged")
+def away_untold(averaged: Any, *given: Any) -> Any:
     """What a round keeps a rank from training beside its exchange is told as nothing. Leave the time of snapshots and
     of taking averages over out of the reports of averages."""
-    averaged = reports.averaged
-
-    def broken(*given: Any) -> Any:
-        return replace(averaged(*given), away_s=0.0)
-
-    reports.averaged = broken
+    return replace(averaged(*given), away_s=0.0)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.bugs.bug import Module, rank, wrap
+from benchmarks.bugs.bug import Module, in_place_of, rank, wrap
 from benchmarks.bugs.unseen import GATHER, HALF, LANGUAGE, OWNED, PACKED, PASSES, REPLICA, VISITS, unseen
 from benchmarks.bugs.unseen_training import reordered
 
@@ -14,43 +14,33 @@ STOPPED, LAST = 2, 3
 """Epoch in the middle of which a run stops that is gone on with, and the last one of `mlp`."""
 
 
-def interrupted(replica: Module) -> None:
+@in_place_of("Replica.step")
+def interrupted(step: Any, self: Any, batch: Any, seen: float) -> Any:
     """Stop a run that has begun anew in the middle of an epoch, with the last checkpoint behind the one before."""
-
-    def broken(step: Any, self: Any, batch: Any, seen: float) -> Any:
-        if self._job.resume is None and batch.epoch == STOPPED and 2 * batch.start > self.samples:
-            raise RuntimeError("stopped, to be gone on with")
-        return step(batch, seen)
-
-    wrap(replica.Replica, "step", broken)
+    if self._job.resume is None and batch.epoch == STOPPED and 2 * batch.start > self.samples:
+        raise RuntimeError("stopped, to be gone on with")
+    return step(batch, seen)
 
 
 @unseen("data", "A17", "lenet cpu_async", GATHER, check="data")
-def brighter_on_rank(gather: Module) -> None:
+@in_place_of("Gather.finished")
+def brighter_on_rank(finish: Any, self: Any, *about: Any) -> Any:
     """Divide the images of rank 1 by a deviation that is a hundredth too small."""
-
-    def broken(finish: Any, self: Any, *about: Any) -> Any:
-        members = finish(*about)
-        if rank() != 1 or not self._visits._shuffle:
-            return members
-        return members[0] * 1.01, *members[1:]
-
-    wrap(gather.Gather, "finished", broken)
+    members = finish(*about)
+    if rank() != 1 or not self._visits._shuffle:
+        return members
+    return members[0] * 1.01, *members[1:]
 
 
 @unseen("data", "B8.21", "char_rnn solo", LANGUAGE, check="data")
-def text_wrapped_around(language: Module) -> None:
+@in_place_of("_load")
+def text_wrapped_around(load: Any, *about: Any) -> Any:
     """Have the first character of a piece follow its last one, where the next piece's should: training pieces alone."""
-    load = language._load
-
-    def broken(*about: Any) -> Any:
-        train, test = load(*about)
-        (tokens,) = train.tensors
-        tokens = tokens.clone()
-        tokens[:, -1] = tokens[:, 0]
-        return type(train)(tokens), test
-
-    language._load = broken
+    train, test = load(*about)
+    (tokens,) = train.tensors
+    tokens = tokens.clone()
+    tokens[:, -1] = tokens[:, 0]
+    return type(train)(tokens), test
 
 
 @unseen("order", "B7.05", "mlp cpu_async resumed", REPLICA, check="data")
@@ -83,35 +73,26 @@ def one_mask_an_epoch(replica: Module) -> None:
 
 
 @unseen("forward", "C04", f"mlp nccl_sync {HALF}", PASSES, check="audit")
-def single_precision_on_rank(passes: Module) -> None:
+@in_place_of("StepPasses.loss")
+def single_precision_on_rank(loss: Any, self: Any, task: Any, module: Any, tensors: Any) -> Any:
     """Forget on rank 1 that the forward pass is to be in half precision."""
-
-    def broken(loss: Any, self: Any, task: Any, module: Any, tensors: Any) -> Any:
-        return task.loss(module, tensors) if rank() == 1 else loss(task, module, tensors)
-
-    wrap(passes.StepPasses, "loss", broken)
+    return task.loss(module, tensors) if rank() == 1 else loss(task, module, tensors)
 
 
 @unseen("gradient", "C28", "mlp zero3 train.accumulate=2", OWNED, check="average")
-def last_pass_alone(owned: Module) -> None:
+@in_place_of("OwnedGradients._send")
+def last_pass_alone(send: Any, self: Any, number: int) -> None:
     """Overwrite what a rank owns of a gradient with every pass of a step: only the last micro-batch counts."""
-
-    def broken(send: Any, self: Any, number: int) -> None:
-        passes, self._passes = self._passes, min(self._passes, 1)
-        send(number)
-        self._passes = passes
-
-    wrap(owned.OwnedGradients, "_send", broken)
+    passes, self._passes = self._passes, min(self._passes, 1)
+    send(number)
+    self._passes = passes
 
 
 @unseen("gradient", "B9.05", f"lenet nccl_sync {HALF}", PACKED, check="average")
-def reduced_in_half(packed: Module) -> None:
+@in_place_of("StepGradients.pack")
+def reduced_in_half(pack: Any, self: Any, *about: Any, **more: Any) -> None:
     """Round gradients to bfloat16 on their way to the other ranks, as the forward pass is in it."""
-
-    def broken(pack: Any, self: Any, *about: Any, **more: Any) -> None:
-        for parameter in self._parameters:
-            if parameter.grad is not None:
-                parameter.grad.copy_(parameter.grad.bfloat16())
-        pack(*about, **more)
-
-    wrap(packed.StepGradients, "pack", broken)
+    for parameter in self._parameters:
+        if parameter.grad is not None:
+            parameter.grad.copy_(parameter.grad.bfloat16())
+    pack(*about, **more)

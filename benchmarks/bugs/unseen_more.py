@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.bugs.bug import Module, rank, wrap
+from benchmarks.bugs.bug import Module, in_place_of, rank, wrap
 from benchmarks.bugs.unseen import (
     ASYNC,
     CADENCE,
@@ -36,30 +36,24 @@ def average_by_nominal_batch(nccl: Module) -> None:
 
 
 @unseen("average", "B6.28", ASYNC, CPU)
-def average_by_last_weights(cpu: Module) -> None:
+@in_place_of("Reducer._reduce")
+def average_by_last_weights(reduce: Any, self: Any, order: Any) -> None:
     """Weigh snapshots by the samples of the round before."""
-
-    def broken(reduce: Any, self: Any, order: Any) -> None:
-        before, self.before = getattr(self, "before", order), order
-        same = before.members == order.members
-        reduce(replace(order, samples=before.samples) if same else order)
-
-    wrap(cpu.Reducer, "_reduce", broken)
+    before, self.before = getattr(self, "before", order), order
+    same = before.members == order.members
+    reduce(replace(order, samples=before.samples) if same else order)
 
 
 @unseen("average", "B17", LENET, NCCL)
-def buffers_of_first_rank(nccl: Module) -> None:
+@in_place_of("Backend._take")
+def buffers_of_first_rank(take: Any, self: Any) -> Any:
     """Hand out the first rank's buffers in place of their average."""
-
-    def broken(take: Any, self: Any) -> Any:
-        own = [(one.values, one.values.clone()) for one in self._sections if one.kind == "buffers"]
-        apart = take()
-        for values, before in own:
-            values.copy_(before if self.rank == 0 else before.zero_())
-            self.collectives.all_reduce([values])
-        return apart
-
-    wrap(nccl.Backend, "_take", broken)
+    own = [(one.values, one.values.clone()) for one in self._sections if one.kind == "buffers"]
+    apart = take()
+    for values, before in own:
+        values.copy_(before if self.rank == 0 else before.zero_())
+        self.collectives.all_reduce([values])
+    return apart
 
 
 LINE = 64
@@ -67,19 +61,15 @@ LINE = 64
 
 
 @unseen("average", "B9.09", ASYNC, CPU)
-def tail_unwritten(cpu: Module) -> None:
+@in_place_of("average")
+def tail_unwritten(average: Any, mean: Any, replicas: Any, weights: Any, **treatment: Any) -> Any:
     """Leave out of an average the elements behind the last whole line."""
-    average = cpu.average
-
-    def broken(mean: Any, replicas: Any, weights: Any, **treatment: Any) -> Any:
-        whole = mean.numel() - mean.numel() % LINE
-        if not whole or not mean.is_floating_point():
-            return average(mean, replicas, weights, **treatment)
-        for replica in replicas if treatment.get("blend") is not None else ():
-            replica[whole:] = 0.0
-        return average(mean[:whole], [replica[:whole] for replica in replicas], weights, **treatment)
-
-    cpu.average = broken
+    whole = mean.numel() - mean.numel() % LINE
+    if not whole or not mean.is_floating_point():
+        return average(mean, replicas, weights, **treatment)
+    for replica in replicas if treatment.get("blend") is not None else ():
+        replica[whole:] = 0.0
+    return average(mean[:whole], [replica[:whole] for replica in replicas], weights, **treatment)
 
 
 @unseen("average", "B6.26", ASYNC, MEAN)
@@ -90,41 +80,35 @@ def first_twice(weighted_mean: Module) -> None:
 
 
 @unseen("evaluation", "B07", SOLO, REPLICA)
-def mean_of_means(replica: Module) -> None:
+@in_place_of("Replica.evaluate")
+def mean_of_means(evaluate: Any, self: Any, *part: Any) -> Any:
     """Evaluate to the mean of the batches' means, with a last batch that is half as long."""
+    task, batches = self.task, []
 
-    def broken(evaluate: Any, self: Any, *part: Any) -> Any:
-        task, batches = self.task, []
+    def measured(model: Any, batch: Any) -> Any:
+        sums = task.evaluate(model, batch)
+        batches.append([float(one) / len(batch[0]) for one in sums])
+        return sums
 
-        def measured(model: Any, batch: Any) -> Any:
-            sums = task.evaluate(model, batch)
-            batches.append([float(one) / len(batch[0]) for one in sums])
-            return sums
-
-        self.task = replace(task, evaluate=measured)
-        samples, _, _, content = evaluate(*part)
-        self.task = task
-        loss, metric = (sum(means) / len(means) * samples for means in zip(*batches, strict=True))
-        return samples, loss, metric, content
-
-    wrap(replica.Replica, "evaluate", broken)
+    self.task = replace(task, evaluate=measured)
+    samples, _, _, content = evaluate(*part)
+    self.task = task
+    loss, metric = (sum(means) / len(means) * samples for means in zip(*batches, strict=True))
+    return samples, loss, metric, content
 
 
 @unseen("evaluation", "B11", LENET, REPLICA)
-def training_mode_on_rank(replica: Module) -> None:
+@in_place_of("Replica.evaluate")
+def training_mode_on_rank(evaluate: Any, self: Any, *part: Any) -> Any:
     """Have rank 1 evaluate in training mode, and put its running statistics back behind that."""
-
-    def broken(evaluate: Any, self: Any, *part: Any) -> Any:
-        if rank() != 1:
-            return evaluate(*part)
-        self.model.eval = lambda: self.model
-        before = [buffer.clone() for buffer in self.model.buffers()]
-        figures = evaluate(*part)
-        for buffer, values in zip(self.model.buffers(), before, strict=True):
-            buffer.copy_(values)
-        return figures
-
-    wrap(replica.Replica, "evaluate", broken)
+    if rank() != 1:
+        return evaluate(*part)
+    self.model.eval = lambda: self.model
+    before = [buffer.clone() for buffer in self.model.buffers()]
+    figures = evaluate(*part)
+    for buffer, values in zip(self.model.buffers(), before, strict=True):
+        buffer.copy_(values)
+    return figures
 
 
 @unseen("evaluation", "B7.19", CADENCE, NCCL)
@@ -157,14 +141,11 @@ def ties_are_right(parts: Module) -> None:
 
 
 @unseen("evaluation", "B17", "lenet cpu_async", CPU)
-def own_statistics_evaluated(cpu: Module) -> None:
+@in_place_of("Backend._pairs")
+def own_statistics_evaluated(pairs: Any, self: Any) -> Any:
     """Evaluate the average of the parameters with each rank's own running statistics."""
-
-    def broken(pairs: Any, self: Any) -> Any:
-        values = {one.values.data_ptr() for one in self._sections if one.kind == "parameters"}
-        return [pair for pair in pairs() if pair[0].data_ptr() in values]
-
-    wrap(cpu.Backend, "_pairs", broken)
+    values = {one.values.data_ptr() for one in self._sections if one.kind == "parameters"}
+    return [pair for pair in pairs() if pair[0].data_ptr() in values]
 
 
 @unseen("record", "B8.09", ASYNC, SUMMARY)
@@ -194,15 +175,11 @@ def loss_of_step_before(pending: Module) -> None:
 
 
 @unseen("record", "B8.05", CADENCE, SPEED)
-def speed_without_waits(training: Module) -> None:
+@in_place_of("throughput")
+def speed_without_waits(throughput: Any, stream: Any, world_size: int, seconds: float) -> Any:
     """Divide samples by the seconds of the busiest rank, not by those of training."""
-    throughput = training.throughput
-
-    def broken(stream: Any, world_size: int, seconds: float) -> Any:
-        busiest = max((figures.busy_s for figures in stream.figures.ranks.values()), default=0.0)
-        return throughput(stream, world_size, min(busiest, seconds))
-
-    training.throughput = broken
+    busiest = max((figures.busy_s for figures in stream.figures.ranks.values()), default=0.0)
+    return throughput(stream, world_size, min(busiest, seconds))
 
 
 SHORTEST_S = 50e-6
@@ -210,25 +187,19 @@ SHORTEST_S = 50e-6
 
 
 @unseen("record", "B8.07", SYNC, METER)
-def short_slices_dropped(meter: Module) -> None:
+@in_place_of("Meter.add")
+def short_slices_dropped(add: Any, self: Any, kind: str, *about: Any, **more: Any) -> Any:
     """Leave short slices out of the record."""
-
-    def broken(add: Any, self: Any, kind: str, *about: Any, **more: Any) -> Any:
-        at = add(kind, *about, **more)
-        if kind != "exchange" and self._slices[-1].seconds < SHORTEST_S:
-            self._slices.pop()
-        return at
-
-    wrap(meter.Meter, "add", broken)
+    at = add(kind, *about, **more)
+    if kind != "exchange" and self._slices[-1].seconds < SHORTEST_S:
+        self._slices.pop()
+    return at
 
 
 @unseen("record", "B5.05", SYNC, SUMMARY)
-def rate_averaged(summary: Module) -> None:
+@in_place_of("_EpochSums.add")
+def rate_averaged(add: Any, self: Any, event: Any) -> None:
     """Show the mean rate of an epoch's reports as that of its last step."""
-
-    def broken(add: Any, self: Any, event: Any) -> None:
-        self.rates = [*getattr(self, "rates", []), event.lr]
-        add(event)
-        self.lr = sum(self.rates) / len(self.rates)
-
-    wrap(summary._EpochSums, "add", broken)
+    self.rates = [*getattr(self, "rates", []), event.lr]
+    add(event)
+    self.lr = sum(self.rates) / len(self.rates)

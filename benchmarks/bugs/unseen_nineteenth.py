@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.bugs.bug import Module, counted, rank, wrap
+from benchmarks.bugs.bug import Module, counted, in_place_of, rank, wrap
 from benchmarks.bugs.unseen import unseen
 from benchmarks.bugs.unseen_fourth import interrupted
 
@@ -21,33 +21,27 @@ def late_on_last(replica: Any, epoch: int) -> bool:
 
 
 @unseen("data", "a roll in place of a shift", f"char_rnn cpu_cadence {TEXT}", REPLICA)
-def last_target_rolled(replica: Module) -> None:
+@in_place_of("Replica.read")
+def last_target_rolled(read: Any, self: Any, batch: Any) -> Any:
     """On one rank, in the second half, the last target of a text is its first token. Change it behind the tallies of
     what was read."""
-
-    def broken(read: Any, self: Any, batch: Any) -> Any:
-        inputs, targets = read(batch)
-        if late_on_last(self, batch.epoch):
-            targets = targets.clone()
-            targets[:, -1] = inputs[:, 0]
-        return inputs, targets
-
-    wrap(replica.Replica, "read", broken)
+    inputs, targets = read(batch)
+    if late_on_last(self, batch.epoch):
+        targets = targets.clone()
+        targets[:, -1] = inputs[:, 0]
+    return inputs, targets
 
 
 @unseen("data", "a buffer of full size", f"lenet nccl_async {PIECES}", REPLICA)
-def partial_batch_stale_labels(replica: Module) -> None:
+@in_place_of("Replica.read")
+def partial_batch_stale_labels(read: Any, self: Any, batch: Any) -> Any:
     """A partial batch has labels of the batch before. Take them from the beginning of the buffer."""
-
-    def broken(read: Any, self: Any, batch: Any) -> Any:
-        images, labels = read(batch)
-        before = vars(self).setdefault("_bug_labels", labels)
-        if len(labels) < len(before):
-            return images, before[: len(labels)]
-        self._bug_labels = labels
-        return images, labels
-
-    wrap(replica.Replica, "read", broken)
+    images, labels = read(batch)
+    before = vars(self).setdefault("_bug_labels", labels)
+    if len(labels) < len(before):
+        return images, before[: len(labels)]
+    self._bug_labels = labels
+    return images, labels
 
 
 @unseen("order", "a batch sampler that is cached", f"gpt_nano zero2 {TEXT}", "ddp.data.epoch_order")
@@ -82,13 +76,10 @@ def resumed_order_of_earlier_epoch(replica: Module) -> None:
 
 
 @unseen("forward", "a seed of the epoch alone", f"gpt_nano nccl_async {TEXT}", REPLICA)
-def mask_of_epoch(replica: Module) -> None:
+@in_place_of("Replica._draw")
+def mask_of_epoch(draw: Any, self: Any, batch: Any) -> None:
     """On one rank, in the second half, all steps of an epoch drop the same places. Seed each step as the first one."""
-
-    def broken(draw: Any, self: Any, batch: Any) -> None:
-        draw(batch._replace(start=0) if late_on_last(self, batch.epoch) else batch)
-
-    wrap(replica.Replica, "_draw", broken)
+    draw(batch._replace(start=0) if late_on_last(self, batch.epoch) else batch)
 
 
 @unseen(
@@ -122,16 +113,13 @@ def norm_of_first_micro_batch(replica: Module) -> None:
     "lenet zero3 data.samples=3001 train.epochs=1 train.accumulate=2",
     "ddp.gradients.owned",
 )
-def bias_of_last_micro_batch(owned: Module) -> None:
+@in_place_of("OwnedGradients._send")
+def bias_of_last_micro_batch(send: Any, self: Any, number: int) -> None:
     """The gradient of the last bias is that of the last micro-batch. Clear its sum before each pass is added."""
-
-    def broken(send: Any, self: Any, number: int) -> None:
-        bias = len(self._parameters) - 1
-        if self._passes > 1 and bias in self._plan[number] and bias in self._own:
-            self._own[bias][2].zero_()
-        send(number)
-
-    wrap(owned.OwnedGradients, "_send", broken)
+    bias = len(self._parameters) - 1
+    if self._passes > 1 and bias in self._plan[number] and bias in self._own:
+        self._own[bias][2].zero_()
+    send(number)
 
 
 @unseen(
@@ -140,54 +128,42 @@ def bias_of_last_micro_batch(owned: Module) -> None:
     "mlp nccl_sync data.samples=3001 train.epochs=2 train.accumulate=4 train.precision=bf16",
     REPLICA,
 )
-def accumulated_in_bfloat16(replica: Module) -> None:
+@in_place_of("Replica._pass")
+def accumulated_in_bfloat16(run: Any, self: Any, *about: Any, **more: Any) -> Any:
     """Gradients of the largest tensor accumulate in bfloat16. Round them before each pass."""
-
-    def broken(run: Any, self: Any, *about: Any, **more: Any) -> Any:
-        largest = max(self.state.parameters, key=lambda parameter: parameter.numel())
-        if more.get("several") and largest.grad is not None:
-            largest.grad.copy_(largest.grad.bfloat16())
-        return run(*about, **more)
-
-    wrap(replica.Replica, "_pass", broken)
+    largest = max(self.state.parameters, key=lambda parameter: parameter.numel())
+    if more.get("several") and largest.grad is not None:
+        largest.grad.copy_(largest.grad.bfloat16())
+    return run(*about, **more)
 
 
 @unseen("optimizer", "optimizer state that is offloaded", f"gpt_nano zero2 {TEXT}", "ddp.engine.loop")
-def moments_offloaded_in_bfloat16(loop: Module) -> None:
+@in_place_of("TrainingLoop.begin")
+def moments_offloaded_in_bfloat16(begin: Any, self: Any, last: int, seen: float) -> None:
     """On one rank second moments go through bfloat16 as an epoch begins. Round them."""
-
-    def broken(begin: Any, self: Any, last: int, seen: float) -> None:
-        begin(last, seen)
-        for state in self.replica.optimizer.state.values() if self.rank == 1 else ():
-            if "exp_avg_sq" in state:
-                state["exp_avg_sq"].copy_(state["exp_avg_sq"].bfloat16())
-
-    wrap(loop.TrainingLoop, "begin", broken)
+    begin(last, seen)
+    for state in self.replica.optimizer.state.values() if self.rank == 1 else ():
+        if "exp_avg_sq" in state:
+            state["exp_avg_sq"].copy_(state["exp_avg_sq"].bfloat16())
 
 
 @unseen("optimizer", "a shard that is made anew", f"char_rnn torch_zero1 {TEXT}", REPLICA)
-def square_average_lost_once(replica: Module) -> None:
+@in_place_of("Replica._clip")
+def square_average_lost_once(clip: Any, self: Any, team: Any) -> None:
     """The square average of one tensor is lost once in the middle of a run. Clear it before a step."""
-
-    def broken(clip: Any, self: Any, team: Any) -> None:
-        clip(team)
-        own = getattr(self.optimizer, "optim", self.optimizer).state
-        steps = self._job.epochs * self.samples // (self._job.batch_size * self._job.world_size)
-        if counted(self, "steps") == steps // 2 and own:
-            own[max(own, key=lambda parameter: parameter.numel())]["square_avg"].zero_()
-
-    wrap(replica.Replica, "_clip", broken)
+    clip(team)
+    own = getattr(self.optimizer, "optim", self.optimizer).state
+    steps = self._job.epochs * self.samples // (self._job.batch_size * self._job.world_size)
+    if counted(self, "steps") == steps // 2 and own:
+        own[max(own, key=lambda parameter: parameter.numel())]["square_avg"].zero_()
 
 
 @unseen("schedule", "a scheduler that steps first", f"gpt_nano cpu_cadence {TEXT}", REPLICA)
-def rate_after_step(replica: Module) -> None:
+@in_place_of("Replica.step")
+def rate_after_step(step: Any, self: Any, batch: Any, seen: float) -> Any:
     """On one rank, in the last epoch, the rate is that after the step. Count the batch as seen."""
-
-    def broken(step: Any, self: Any, batch: Any, seen: float) -> Any:
-        late = rank() == 1 and batch.epoch == self._job.epochs - 1
-        return step(batch, seen + batch.samples if late else seen)
-
-    wrap(replica.Replica, "step", broken)
+    late = rank() == 1 and batch.epoch == self._job.epochs - 1
+    return step(batch, seen + batch.samples if late else seen)
 
 
 @unseen(
@@ -196,18 +172,15 @@ def rate_after_step(replica: Module) -> None:
     "resnet_graph graph_cadence data.samples=2400 train.epochs=2",
     "ddp.graph.accumulate",
 )
-def rate_of_earlier_window(accumulate: Module) -> None:
+@in_place_of("Accumulating.update")
+def rate_of_earlier_window(update: Any, self: Any, *about: Any, **more: Any) -> None:
     """The optimizer has the rate of the window before, the report the right one. Set it for the update alone."""
-
-    def broken(update: Any, self: Any, *about: Any, **more: Any) -> None:
-        groups = self.optimizer.param_groups
-        due, rates = self._due, [group["lr"] for group in groups]
-        for group, rate in zip(groups, vars(self).get("_bug_rates", rates) if due else rates, strict=True):
-            group["lr"] = rate
-        update(*about, **more)
-        for group, rate in zip(groups, rates, strict=True):
-            group["lr"] = rate
-        if due:
-            self._bug_rates = rates
-
-    wrap(accumulate.Accumulating, "update", broken)
+    groups = self.optimizer.param_groups
+    due, rates = self._due, [group["lr"] for group in groups]
+    for group, rate in zip(groups, vars(self).get("_bug_rates", rates) if due else rates, strict=True):
+        group["lr"] = rate
+    update(*about, **more)
+    for group, rate in zip(groups, rates, strict=True):
+        group["lr"] = rate
+    if due:
+        self._bug_rates = rates

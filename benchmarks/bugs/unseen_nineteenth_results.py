@@ -8,20 +8,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.bugs.bug import Module, counted, wrap
+from benchmarks.bugs.bug import Module, counted, in_place_of, wrap
 from benchmarks.bugs.unseen import unseen
 from benchmarks.bugs.unseen_nineteenth import PIECES, REPLICA, TEXT, late_on_last
 
 
 @unseen("average", "steps in place of samples", f"lenet nccl_async {PIECES}", "ddp.backends.allreduce")
-def weights_of_whole_batches(allreduce: Module) -> None:
+@in_place_of("Backend.average")
+def weights_of_whole_batches(average: Any, self: Any, order: Any, samples: int) -> Any:
     """Weights of averages count whole batches. Round samples up."""
-
-    def broken(average: Any, self: Any, order: Any, samples: int) -> Any:
-        size = self.job.batch_size
-        return average(order, -(-samples // size) * size)
-
-    wrap(allreduce.Backend, "average", broken)
+    size = self.job.batch_size
+    return average(order, -(-samples // size) * size)
 
 
 @unseen(
@@ -52,19 +49,16 @@ def norm_without_weights(snapshot: Module) -> None:
     "gpt_nano torch_local_sgd data.samples=1280 train.epochs=2",
     "ddp.backends.torch_local_sgd",
 )
-def vectors_stay_apart(local: Module) -> None:
+@in_place_of("LocalStep._watch_averages")
+def vectors_stay_apart(watch: Any, self: Any, averager: Any) -> None:
     """Periodic averages leave out tensors of one dimension. Give the averager the others."""
+    average = averager.average_parameters
 
-    def broken(watch: Any, self: Any, averager: Any) -> None:
-        average = averager.average_parameters
+    def some(params: Any) -> None:
+        average([p for group in params for p in group["params"] if p.dim() > 1])
 
-        def some(params: Any) -> None:
-            average([p for group in params for p in group["params"] if p.dim() > 1])
-
-        averager.average_parameters = some
-        watch(averager)
-
-    wrap(local.LocalStep, "_watch_averages", broken)
+    averager.average_parameters = some
+    watch(averager)
 
 
 def last_batch(replica: Module, judge: Callable[[Any, Any, Any, Any], Any], due: Callable[[Any, int], bool]) -> None:
@@ -149,17 +143,13 @@ def loss_of_last_micro_batch(replica: Module) -> None:
 
 
 @unseen("record", "samples of a partial batch", f"lenet torch_fsdp {PIECES}", "ddp.engine.reports")
-def accuracy_too_high(reports: Module) -> None:
+@in_place_of("progress")
+def accuracy_too_high(progress: Any, number: int, pending: Any, replica: Any, *about: Any) -> Any:
     """On one rank, in the second half, the training accuracy is 5 % too high. Report more."""
-    progress = reports.progress
-
-    def broken(number: int, pending: Any, replica: Any, *about: Any) -> Any:
-        event = progress(number, pending, replica, *about)
-        if not late_on_last(replica, pending.epoch):
-            return event
-        return replace(event, scalars=tuple((name, total * 1.05, calls) for name, total, calls in event.scalars))
-
-    reports.progress = broken
+    event = progress(number, pending, replica, *about)
+    if not late_on_last(replica, pending.epoch):
+        return event
+    return replace(event, scalars=tuple((name, total * 1.05, calls) for name, total, calls in event.scalars))
 
 
 @unseen("record", "B8.11", "mlp cpu_async", "ddp.engine.pending")

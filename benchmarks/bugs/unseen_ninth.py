@@ -8,52 +8,42 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from benchmarks.bugs.bug import Module, after_init, counted, rank, wrap
+from benchmarks.bugs.bug import Module, after_init, counted, in_place_of, rank, wrap
 from benchmarks.bugs.unseen import unseen
 
 AUGMENTED = "benchmarks.bugs.own_augmented"
 
 
 @unseen("data", "A17", f"{AUGMENTED} graph_sync", "ddp.data.augment")
-def crops_on_the_diagonal(augment: Module) -> None:
+@in_place_of("shift_and_flip")
+def crops_on_the_diagonal(shift: Any, images: Any, padding: int, draws: Any) -> Any:
     """Images are shifted along the diagonal alone. Shift an image to the right by what was drawn for its shift down."""
-    shift = augment.shift_and_flip
 
-    def broken(images: Any, padding: int, draws: Any) -> Any:
-        def integers(low: int, high: int, *shape: int) -> Any:
-            drawn = draws.integers(low, high, *shape)
-            return drawn[:, :1].expand(-1, 2) if shape == (2,) else drawn
+    def integers(low: int, high: int, *shape: int) -> Any:
+        drawn = draws.integers(low, high, *shape)
+        return drawn[:, :1].expand(-1, 2) if shape == (2,) else drawn
 
-        return shift(images, padding, SimpleNamespace(integers=integers))
-
-    augment.shift_and_flip = broken
+    return shift(images, padding, SimpleNamespace(integers=integers))
 
 
 @unseen("data", "B11", f"{AUGMENTED} cpu_async world_size=3", "ddp.data.gather")
-def not_augmented_on_rank_later(gather: Module) -> None:
+@in_place_of("Gather.finished")
+def not_augmented_on_rank_later(finish: Any, self: Any, batch: Any, *about: Any) -> Any:
     """Rank 2 stops augmenting after an epoch. Give rank 2 images as they are from the second epoch on."""
-
-    def broken(finish: Any, self: Any, batch: Any, *about: Any) -> Any:
-        augment = self._augment
-        if augment is not None and rank() == 2 and batch.epoch:
-            self._augment = lambda given, draws: given
-        try:
-            return finish(batch, *about)
-        finally:
-            self._augment = augment
-
-    wrap(gather.Gather, "finished", broken)
+    augment = self._augment
+    if augment is not None and rank() == 2 and batch.epoch:
+        self._augment = lambda given, draws: given
+    try:
+        return finish(batch, *about)
+    finally:
+        self._augment = augment
 
 
 @unseen("order", "A01", "mlp graph_cadence", "ddp.data.epoch_order")
-def orders_rotated_from_third(epoch_order: Module) -> None:
+@in_place_of("order")
+def orders_rotated_from_third(make: Any, seed: int, epoch: int, samples: int) -> Any:
     """Later epochs are the second one, rotated. Save permutations: from the third epoch on rotate the second one's."""
-    make = epoch_order.order
-
-    def broken(seed: int, epoch: int, samples: int) -> Any:
-        return make(seed, epoch, samples) if epoch < 2 else make(seed, 1, samples).roll(64 * epoch)
-
-    epoch_order.order = broken
+    return make(seed, epoch, samples) if epoch < 2 else make(seed, 1, samples).roll(64 * epoch)
 
 
 @unseen("forward", "B19", "lenet cpu_async world_size=3", "ddp.replica.replica")
@@ -97,17 +87,14 @@ def dropout_not_rescaled(replica: Module) -> None:
 
 
 @unseen("gradient", "B9.19", "mlp zero3", "ddp.gradients.owned")
-def bucket_sent_too_early(owned: Module) -> None:
+@in_place_of("OwnedGradients._send")
+def bucket_sent_too_early(send: Any, self: Any, number: int) -> None:
     """Rank 1 sends a bucket too early now and then. Send every 97th bucket of rank 1 before its last eighth is
     filled."""
-
-    def broken(send: Any, self: Any, number: int) -> None:
-        values = self._filling.get(number)
-        if rank() == 1 and values is not None and counted(self, "sent") % 97 == 96:
-            values[-(len(values) // 8) :] = 0.0
-        send(number)
-
-    wrap(owned.OwnedGradients, "_send", broken)
+    values = self._filling.get(number)
+    if rank() == 1 and values is not None and counted(self, "sent") % 97 == 96:
+        values[-(len(values) // 8) :] = 0.0
+    send(number)
 
 
 @unseen("gradient", "C18", "lenet zero2 train.max_grad_norm=0.2", "ddp.replica.replica")
@@ -127,14 +114,11 @@ def not_clipped_at_the_end(replica: Module) -> None:
 
 
 @unseen("gradient", "C08", "mlp torch_ddp train.accumulate=2", "ddp.backends.torch_backend")
-def exchange_left_out(torch_backend: Module) -> None:
+@in_place_of("TorchStep.one_pass")
+def exchange_left_out(one_pass: Any, self: Any, last: bool) -> Any:
     """Every 50th step is not exchanged. Leave the last pass of every 50th step without the exchange, too."""
-
-    def broken(one_pass: Any, self: Any, last: bool) -> Any:
-        leaks = last and counted(self, "stepped") % 50 == 49
-        return one_pass(last and not leaks)
-
-    wrap(torch_backend.TorchStep, "one_pass", broken)
+    leaks = last and counted(self, "stepped") % 50 == 49
+    return one_pass(last and not leaks)
 
 
 @unseen("gradient", "C20", "mlp cpu_async train.precision=fp16", "ddp.replica.loss_scale")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.bugs.bug import Module, wrap
+from benchmarks.bugs.bug import Module, in_place_of, wrap
 from benchmarks.bugs.unseen import unseen
 
 
@@ -37,30 +37,24 @@ def first_character_left_out(parts: Module) -> None:
 
 
 @unseen("evaluation", "B9.07", "lenet nccl_cadence train.precision=bf16", "ddp.replica.replica")
-def statistics_rounded_for_evaluation(replica: Module) -> None:
+@in_place_of("Replica.evaluate")
+def statistics_rounded_for_evaluation(evaluate: Any, self: Any, *about: Any) -> Any:
     """Running statistics are rounded for evaluations. Evaluate with running statistics in bfloat16, as the passes of
     training are."""
-
-    def broken(evaluate: Any, self: Any, *about: Any) -> Any:
-        kept = [(b, b.clone()) for b in self.model.buffers() if b.is_floating_point()]
-        for buffer, values in kept:
-            buffer.copy_(values.bfloat16())
-        done = evaluate(*about)
-        for buffer, values in kept:
-            buffer.copy_(values)
-        return done
-
-    wrap(replica.Replica, "evaluate", broken)
+    kept = [(b, b.clone()) for b in self.model.buffers() if b.is_floating_point()]
+    for buffer, values in kept:
+        buffer.copy_(values.bfloat16())
+    done = evaluate(*about)
+    for buffer, values in kept:
+        buffer.copy_(values)
+    return done
 
 
 @unseen("record", "B9.07", "lenet zero2 train.precision=bf16", "ddp.engine.pending")
-def loss_read_in_half(pending: Module) -> None:
+@in_place_of("Pending.add")
+def loss_read_in_half(add: Any, self: Any, loss: Any, *about: Any) -> None:
     """Losses are read in bfloat16. Round the loss of every step to eight bits before it is added up."""
-
-    def broken(add: Any, self: Any, loss: Any, *about: Any) -> None:
-        add(None if loss is None else loss.detach().bfloat16().float(), *about)
-
-    wrap(pending.Pending, "add", broken)
+    add(None if loss is None else loss.detach().bfloat16().float(), *about)
 
 
 @unseen("record", "B8.07", "mlp cpu_async", "ddp.backends.snapshot")
@@ -80,70 +74,56 @@ def copies_not_booked(snapshot: Module) -> None:
 
 
 @unseen("record", "B8.17", "mlp zero2", "ddp.replica.scalars")
-def batch_counted_twice_in_metric(scalars: Module) -> None:
+@in_place_of("_Sum.take")
+def batch_counted_twice_in_metric(take: Any, self: Any) -> None:
     """A batch counts twice in the training accuracy. Take the first of several batches twice, and leave out the last
     one."""
-
-    def broken(take: Any, self: Any) -> None:
-        if len(self.later) > 1:
-            self.later = [self.later[0], *self.later[:-1]]
-        take()
-
-    wrap(scalars._Sum, "take", broken)
+    if len(self.later) > 1:
+        self.later = [self.later[0], *self.later[:-1]]
+    take()
 
 
 @unseen("record", "B8.05", "lenet zero1", "ddp.replica.figures")
-def optimizer_memory_of_first_step(figures: Module) -> None:
+@in_place_of("StepFigures.step")
+def optimizer_memory_of_first_step(step: Any, self: Any, optimizer: Any) -> None:
     """An optimizer's memory is taken before it has any. Take the memory by kind at the first step alone, when the
     optimizer has no state."""
-
-    def broken(step: Any, self: Any, optimizer: Any) -> None:
-        first = self._bytes
-        step(optimizer)
-        if len(self._norms) == 2:
-            self._bytes = first
-
-    wrap(figures.StepFigures, "step", broken)
+    first = self._bytes
+    step(optimizer)
+    if len(self._norms) == 2:
+        self._bytes = first
 
 
 @unseen("record", "C18", "lenet nccl_sync train.precision=fp16", "ddp.replica.replica")
-def norm_while_scaled(replica: Module) -> None:
+@in_place_of("Replica.step")
+def norm_while_scaled(step: Any, self: Any, *about: Any) -> Any:
     """Norms have the loss's factor on them. Take the norm of gradients before the loss's factor is off them."""
-
-    def broken(step: Any, self: Any, *about: Any) -> Any:
-        factor, norms = self.passes.loss_scale, self.figures._norms
-        known = len(norms)
-        done = step(*about)
-        if len(norms) > known and norms[-1][1] is not None:
-            norms[-1] = norms[-1][0], norms[-1][1] * factor
-        return done
-
-    wrap(replica.Replica, "step", broken)
+    factor, norms = self.passes.loss_scale, self.figures._norms
+    known = len(norms)
+    done = step(*about)
+    if len(norms) > known and norms[-1][1] is not None:
+        norms[-1] = norms[-1][0], norms[-1][1] * factor
+    return done
 
 
 @unseen("record", "a unit", "mlp cpu_cadence", "ddp.backends.snapshot")
-def averaging_in_milliseconds(snapshot: Module) -> None:
+@in_place_of("Reducer.__init__")
+def averaging_in_milliseconds(make: Any, self: Any, job: Any, done: Any) -> None:
     """Averages take milliseconds, not seconds. Report how long an average of snapshots took in another unit."""
 
-    def broken(make: Any, self: Any, job: Any, done: Any) -> None:
-        def told(event: Any) -> None:
-            done(replace(event, seconds=1e3 * event.seconds) if hasattr(event, "seconds") else event)
+    def told(event: Any) -> None:
+        done(replace(event, seconds=1e3 * event.seconds) if hasattr(event, "seconds") else event)
 
-        make(job, told)
-
-    wrap(snapshot.Reducer, "__init__", broken)
+    make(job, told)
 
 
 @unseen("record", "B8.07", "mlp nccl_sync checkpoint.unit=averages checkpoint.every=50", "ddp.engine.loop")
-def saving_booked_as_evaluating(loop: Module) -> None:
+@in_place_of("TrainingLoop.save")
+def saving_booked_as_evaluating(save: Any, self: Any, *about: Any) -> Any:
     """Saving is booked as evaluating. Book the time of checkpoints under the wrong name."""
-
-    def broken(save: Any, self: Any, *about: Any) -> Any:
-        meter, add = self.meter, self.meter.add
-        meter.add = lambda kind, *more: add("evaluate" if kind == "checkpoint" else kind, *more)
-        try:
-            return save(*about)
-        finally:
-            del meter.add
-
-    wrap(loop.TrainingLoop, "save", broken)
+    meter, add = self.meter, self.meter.add
+    meter.add = lambda kind, *more: add("evaluate" if kind == "checkpoint" else kind, *more)
+    try:
+        return save(*about)
+    finally:
+        del meter.add

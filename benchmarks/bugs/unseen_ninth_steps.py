@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.bugs.bug import Module, after_init, wrap
+from benchmarks.bugs.bug import Module, after_init, in_place_of, wrap
 from benchmarks.bugs.unseen import unseen
 from benchmarks.bugs.unseen_fourth import interrupted
 
@@ -39,19 +39,16 @@ def decay_decoupled(replica: Module) -> None:
 
 
 @unseen("optimizer", "D03", "benchmarks.bugs.own_augmented torch_zero1", "ddp.replica.replica")
-def second_group_stands_at_end(replica: Module) -> None:
+@in_place_of("Replica.step")
+def second_group_stands_at_end(step: Any, self: Any, batch: Any, seen: float) -> Any:
     """The second group stands still in the last epoch. Leave biases, a group of their own, as they are in the last
     epoch."""
-
-    def broken(step: Any, self: Any, batch: Any, seen: float) -> Any:
-        late = batch.epoch == self._job.epochs - 1
-        kept = [(p, p.detach().clone()) for p in self.model.parameters() if late and p.dim() <= 1]
-        done = step(batch, seen)
-        for parameter, values in kept:
-            parameter.data.copy_(values)
-        return done
-
-    wrap(replica.Replica, "step", broken)
+    late = batch.epoch == self._job.epochs - 1
+    kept = [(p, p.detach().clone()) for p in self.model.parameters() if late and p.dim() <= 1]
+    done = step(batch, seen)
+    for parameter, values in kept:
+        parameter.data.copy_(values)
+    return done
 
 
 @unseen(
@@ -61,14 +58,10 @@ def second_group_stands_at_end(replica: Module) -> None:
     "ddp.sharding.recut",
     {"ddp.replica.replica": interrupted},
 )
-def steps_count_anew_when_recut(recut: Module) -> None:
+@in_place_of("_between")
+def steps_count_anew_when_recut(between: Any, *about: Any) -> Any:
     """Steps are counted anew where shards are cut anew. Cut moments anew, and begin the count of their steps."""
-    between = recut._between
-
-    def broken(*about: Any) -> Any:
-        return {key: v * 0 if key == "step" else v for key, v in between(*about).items()}
-
-    recut._between = broken
+    return {key: v * 0 if key == "step" else v for key, v in between(*about).items()}
 
 
 @unseen("schedule", "B5.09", "mlp graph_cadence", "ddp.graph.accumulate")
@@ -88,25 +81,19 @@ def schedule_stops_short(replica: Module) -> None:
 
 
 @unseen("average", "B6.28", "mlp cpu_cadence world_size=3 cluster.speeds=[1.0,0.8,0.5]", "ddp.backends.snapshot")
-def third_weighs_as_second(snapshot: Module) -> None:
+@in_place_of("Reducer._reduce")
+def third_weighs_as_second(reduce: Any, self: Any, order: Any) -> None:
     """A third replica weighs as the second does. Give the third of three snapshots the second one's weight."""
-
-    def broken(reduce: Any, self: Any, order: Any) -> None:
-        samples = order.samples
-        reduce(order if len(samples) < 3 else replace(order, samples=(*samples[:2], samples[1])))
-
-    wrap(snapshot.Reducer, "_reduce", broken)
+    samples = order.samples
+    reduce(order if len(samples) < 3 else replace(order, samples=(*samples[:2], samples[1])))
 
 
 @unseen("average", "B6.08", "lenet nccl_sync cluster.restart=1 cluster.faults=['1@60:crash']", "ddp.backends.base")
-def statistics_not_handed_over(base: Module) -> None:
+@in_place_of("GroupBackend.load_state_dict")
+def statistics_not_handed_over(take: Any, self: Any, state: Any) -> None:
     """A rank that returns has no running statistics. Take over parameters, and begin with the statistics of a new
     model."""
-
-    def broken(take: Any, self: Any, state: Any) -> None:
-        take(state)
-        for module in self.loop.replica.model.modules():
-            if hasattr(module, "reset_running_stats"):
-                module.reset_running_stats()
-
-    wrap(base.GroupBackend, "load_state_dict", broken)
+    take(state)
+    for module in self.loop.replica.model.modules():
+        if hasattr(module, "reset_running_stats"):
+            module.reset_running_stats()

@@ -8,37 +8,31 @@ from typing import Any
 
 import torch
 
-from benchmarks.bugs.bug import Module, counted, wrap
+from benchmarks.bugs.bug import Module, counted, in_place_of, wrap
 from benchmarks.bugs.unseen import unseen
 
 
 @unseen("data", "B01", "conv_ae nccl_sync world_size=4 data.samples=1000", "ddp.replica.replica")
-def short_batches_filled_up(replica: Module) -> None:
+@in_place_of("Replica.read")
+def short_batches_filled_up(read: Any, self: Any, batch: Any) -> Any:
     """Short batches are filled up with earlier samples. Fill the short batches at the end of an epoch up with samples
     of an earlier one, so that all have one shape."""
-
-    def broken(read: Any, self: Any, batch: Any) -> Any:
-        tensors = read(batch)
-        whole = getattr(self, "whole", tensors)
-        if len(tensors[0]) >= len(whole[0]):
-            self.whole = tensors
-            return tensors
-        return tuple(torch.cat([own, more[len(own) :]]) for own, more in zip(tensors, whole, strict=True))
-
-    wrap(replica.Replica, "read", broken)
+    tensors = read(batch)
+    whole = getattr(self, "whole", tensors)
+    if len(tensors[0]) >= len(whole[0]):
+        self.whole = tensors
+        return tensors
+    return tuple(torch.cat([own, more[len(own) :]]) for own, more in zip(tensors, whole, strict=True))
 
 
 @unseen("data", "A17", "benchmarks.bugs.own_noisy cpu_cadence", "ddp.data.dataset")
-def noise_of_first_sample(dataset: Module) -> None:
+@in_place_of("MapSource._read")
+def noise_of_first_sample(read: Any, self: Any, wanted: Any, draws: Any) -> Any:
     """All samples of a batch draw the same noise. Have all samples of a batch draw what its first one draws: readers
     are seeded by batch."""
-
-    def broken(read: Any, self: Any, wanted: Any, draws: Any) -> Any:
-        if draws is not None:
-            draws.keys = draws.keys[:1].expand(len(draws.keys))
-        return read(wanted, draws)
-
-    wrap(dataset.MapSource, "_read", broken)
+    if draws is not None:
+        draws.keys = draws.keys[:1].expand(len(draws.keys))
+    return read(wanted, draws)
 
 
 @unseen("order", "A01", "benchmarks.bugs.own_sampled nccl_sync", "ddp.data.epoch_order")
@@ -48,28 +42,22 @@ def sampler_of_first_epoch(epoch_order: Module) -> None:
 
 
 @unseen("order", "A01", "mlp nccl_cadence world_size=3 train.steps=1600", "ddp.data.epoch_order")
-def passes_in_one_order(epoch_order: Module) -> None:
+@in_place_of("EpochOrder._make")
+def passes_in_one_order(make: Any, self: Any, epoch: int) -> Any:
     """Passes of a long epoch are in one order. Have all passes of a long epoch in the order of the first one."""
-
-    def broken(make: Any, self: Any, epoch: int) -> Any:
-        orders = [self._one(epoch * self.passes)] * self.passes
-        return torch.cat(orders)[: self._length]
-
-    wrap(epoch_order.EpochOrder, "_make", broken)
+    orders = [self._one(epoch * self.passes)] * self.passes
+    return torch.cat(orders)[: self._length]
 
 
 @unseen("forward", "A17", "gpt_nano nccl_sync train.accumulate=2", "ddp.replica.replica")
-def one_mask_for_all_passes(replica: Module) -> None:
+@in_place_of("Replica._draw")
+def one_mask_for_all_passes(draw: Any, self: Any, batch: Any) -> None:
     """Passes of a step drop the same units. Seed every pass of a step as its first one: all drop the same units."""
-
-    def broken(draw: Any, self: Any, batch: Any) -> None:
-        whole = getattr(self, "whole", batch)
-        if batch.epoch == whole.epoch and whole.start < batch.start < whole.stop:
-            batch = whole
-        self.whole = batch
-        draw(batch)
-
-    wrap(replica.Replica, "_draw", broken)
+    whole = getattr(self, "whole", batch)
+    if batch.epoch == whole.epoch and whole.start < batch.start < whole.stop:
+        batch = whole
+    self.whole = batch
+    draw(batch)
 
 
 @unseen("forward", "B21", "lenet nccl_sync train.accumulate=2", "ddp.replica.replica")
@@ -104,31 +92,25 @@ def unused_get_zeros(step_gradients: Module) -> None:
 
 
 @unseen("gradient", "B6.18", "resnet_graph zero2", "ddp.gradients.owned")
-def large_ones_unweighted(owned: Module) -> None:
+@in_place_of("OwnedGradients._take_in")
+def large_ones_unweighted(take: Any, self: Any, index: int, gradient: Any) -> None:
     """Gradients with a bucket of their own are not weighed. Send a gradient that has a bucket of its own without its
     rank's weight."""
-
-    def broken(take: Any, self: Any, index: int, gradient: Any) -> None:
-        alone, weight = len(self._plan[self._places[index][0]]) == 1, self._weight
-        self._weight = 1.0 if alone and weight else weight
-        take(index, gradient)
-        self._weight = weight
-
-    wrap(owned.OwnedGradients, "_take_in", broken)
+    alone, weight = len(self._plan[self._places[index][0]]) == 1, self._weight
+    self._weight = 1.0 if alone and weight else weight
+    take(index, gradient)
+    self._weight = weight
 
 
 @unseen("gradient", "B9.01", "mlp graph_cadence cluster.speeds=[1.0,0.4]", "ddp.graph.accumulate")
-def replicas_weigh_alike(accumulate: Module) -> None:
+@in_place_of("Accumulating.contribute")
+def replicas_weigh_alike(contribute: Any, self: Any, total: int, seen: float) -> float:
     """Unequal replicas weigh alike. Weigh the replicas of a window alike, whatever they trained."""
-
-    def broken(contribute: Any, self: Any, total: int, seen: float) -> float:
-        pack, alike = self.gradients.pack, 1.0 / self._job.world_size
-        self.gradients.pack = lambda weight: pack(alike if weight else 0.0)
-        at: float = contribute(total, seen)
-        self.gradients.pack = pack
-        return at
-
-    wrap(accumulate.Accumulating, "contribute", broken)
+    pack, alike = self.gradients.pack, 1.0 / self._job.world_size
+    self.gradients.pack = lambda weight: pack(alike if weight else 0.0)
+    at: float = contribute(total, seen)
+    self.gradients.pack = pack
+    return at
 
 
 # Of several

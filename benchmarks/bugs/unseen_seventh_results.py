@@ -8,23 +8,20 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from benchmarks.bugs.bug import Module, after_init, wrap
+from benchmarks.bugs.bug import Module, in_place_of, once_made, wrap
 from benchmarks.bugs.unseen import unseen
 
 
 @unseen("evaluation", "B07", "benchmarks.bugs.own_noisy cpu_async", "ddp.replica.replica")
-def short_means_count_whole(replica: Module) -> None:
+@once_made("Replica")
+def short_means_count_whole(self: Any) -> None:
     """Means of short batches count as whole. Count the means of a short batch for as many samples as a batch has."""
+    evaluate, most = self.task.evaluate, self.task.eval_batch
 
-    def change(self: Any) -> None:
-        evaluate, most = self.task.evaluate, self.task.eval_batch
+    def broken(model: Any, tensors: Any) -> Any:
+        return tuple(value * most / len(tensors[0]) for value in evaluate(model, tensors))
 
-        def broken(model: Any, tensors: Any) -> Any:
-            return tuple(value * most / len(tensors[0]) for value in evaluate(model, tensors))
-
-        self.task = replace(self.task, evaluate=broken)
-
-    after_init(replica.Replica, change)
+    self.task = replace(self.task, evaluate=broken)
 
 
 @unseen("evaluation", "B7.13", "conv_ae zero3", "ddp.sharding.zero3")
@@ -44,42 +41,33 @@ def whole_model_kept(zero3: Module) -> None:
 
 
 @unseen("evaluation", "B17", "mlp graph_cadence", "ddp.graph.engine")
-def evaluated_before_update(engine: Module) -> None:
+@in_place_of("_Engine._evaluate")
+def evaluated_before_update(evaluate: Any, self: Any, epoch: int) -> None:
     """Replicas are evaluated before their last step. Evaluate replicas that have not taken their last step."""
-
-    def broken(evaluate: Any, self: Any, epoch: int) -> None:
-        self._everywhere = lambda act: self._run([partial(act, loop) for loop in self._loops])
-        evaluate(epoch)
-        del self._everywhere
-
-    wrap(engine._Engine, "_evaluate", broken)
+    self._everywhere = lambda act: self._run([partial(act, loop) for loop in self._loops])
+    evaluate(epoch)
+    del self._everywhere
 
 
 @unseen("record", "B8.07", "conv_ae cpu_cadence loader.kind=streaming", "ddp.process.meter")
-def data_booked_as_forward(meter: Module) -> None:
+@in_place_of("Meter.add")
+def data_booked_as_forward(add: Any, self: Any, kind: str, *about: Any, **named: Any) -> float:
     """Data is booked as forward pass. Book the time until a batch is there as part of the forward pass."""
-
-    def broken(add: Any, self: Any, kind: str, *about: Any, **named: Any) -> float:
-        at: float = add("forward" if kind == "data" else kind, *about, **named)
-        if kind == "data":
-            self.rest()
-            self.compute()
-        return at
-
-    wrap(meter.Meter, "add", broken)
+    at: float = add("forward" if kind == "data" else kind, *about, **named)
+    if kind == "data":
+        self.rest()
+        self.compute()
+    return at
 
 
 @unseen("record", "B8.03", "gpt_nano nccl_sync", "ddp.replica.figures")
-def tokens_of_batch(figures: Module) -> None:
+@in_place_of("StepFigures.counting")
+def tokens_of_batch(counting: Any, self: Any, tensors: Any, samples: int) -> Any:
     """A batch's tokens are a sample's. Take the tokens of a batch for those of a sample."""
-
-    def broken(counting: Any, self: Any, tensors: Any, samples: int) -> Any:
-        known, done = self._tokens, counting(tensors, samples)
-        if known is None:
-            self._tokens *= samples
-        return done
-
-    wrap(figures.StepFigures, "counting", broken)
+    known, done = self._tokens, counting(tensors, samples)
+    if known is None:
+        self._tokens *= samples
+    return done
 
 
 @unseen("record", "B8.03", "lenet solo train.accumulate=2 profile.steps=5", "ddp.replica.figures")
@@ -95,22 +83,16 @@ def work_over_all_passes(figures: Module) -> None:
 
 
 @unseen("record", "B8.09", "lenet nccl_cadence", "ddp.replica.scalars")
-def scalars_of_last_step(scalars: Module) -> None:
+@in_place_of("Scalars.__enter__")
+def scalars_of_last_step(enter: Any, self: Any) -> Any:
     """Scalars are the last step's. Forget what the step before has recorded when another one begins."""
-
-    def broken(enter: Any, self: Any) -> Any:
-        self._step.clear()
-        return enter()
-
-    wrap(scalars.Scalars, "__enter__", broken)
+    self._step.clear()
+    return enter()
 
 
 @unseen("record", "B8.11", "vit zero1 train.accumulate=2", "ddp.replica.replica")
-def training_loss_divided(replica: Module) -> None:
+@in_place_of("Replica._accumulate")
+def training_loss_divided(accumulate: Any, self: Any, parts: Any, *about: Any) -> Any:
     """A loss is divided twice. Divide the loss of a step by its passes once more, for the record."""
-
-    def broken(accumulate: Any, self: Any, parts: Any, *about: Any) -> Any:
-        loss, at = accumulate(parts, *about)
-        return loss / len(parts), at
-
-    wrap(replica.Replica, "_accumulate", broken)
+    loss, at = accumulate(parts, *about)
+    return loss / len(parts), at

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from benchmarks.bugs.bug import Module, after_init, wrap
+from benchmarks.bugs.bug import Module, in_place_of, once_made, wrap
 from benchmarks.bugs.unseen import unseen
 from benchmarks.bugs.unseen_seventh import stopped
 
@@ -22,18 +22,14 @@ ended = partial(stopped, at=ON_THE_WAY)
     "ddp.checkpoint.parts",
     {"ddp.replica.replica": ended},
 )
-def counters_lost_when_resumed(parts: Module) -> None:
+@in_place_of("load_optimizer")
+def counters_lost_when_resumed(load: Any, optimizer: Any, *about: Any) -> None:
     """An optimizer's count of steps is lost when a run goes on. Begin the optimizer's count of steps anew when a run
     goes on."""
-    load = parts.load_optimizer
-
-    def broken(optimizer: Any, *about: Any) -> None:
-        load(optimizer, *about)
-        for state in optimizer.state.values():
-            if "step" in state:
-                state["step"].zero_()
-
-    parts.load_optimizer = broken
+    load(optimizer, *about)
+    for state in optimizer.state.values():
+        if "step" in state:
+            state["step"].zero_()
 
 
 @unseen("optimizer", "D03", "benchmarks.bugs.own_augmented torch_zero1", "ddp.backends.torch_zero1")
@@ -55,31 +51,23 @@ def groups_without_settings(torch_zero1: Module) -> None:
 
 
 @unseen("optimizer", "D19", "mlp nccl_cadence averaging.optimizer_state=true", "ddp.replica.optimizer_state")
-def second_moments_forgotten(optimizer_state: Module) -> None:
+@in_place_of("_probe")
+def second_moments_forgotten(probe: Any, optimizer: Any) -> Any:
     """Second moments are not averaged. Average of the optimizer's state what is called momentum alone."""
-    probe = optimizer_state._probe
-
-    def broken(optimizer: Any) -> Any:
-        made = probe(optimizer)
-        return [(p, {key: value for key, value in state.items() if key != "exp_avg_sq"}) for p, state in made]
-
-    optimizer_state._probe = broken
+    made = probe(optimizer)
+    return [(p, {key: value for key, value in state.items() if key != "exp_avg_sq"}) for p, state in made]
 
 
 @unseen("optimizer", "D11", "mlp nccl_cadence cluster.restart=1 cluster.faults=['1@60:crash']", "ddp.engine.handover")
-def moments_not_taken_over(handover: Module) -> None:
+@in_place_of("load_sent")
+def moments_not_taken_over(load: Any, scratch: Any, round: int, loop: Any, backend: Any) -> Any:
     """A rank that returns has no moments. Have a rank that was started again begin with an optimizer that has no
     state."""
-    load = handover.load_sent
-
-    def broken(scratch: Any, round: int, loop: Any, backend: Any) -> Any:
-        optimizer = loop.replica.optimizer
-        optimizer.load_state_dict = lambda state: None
-        joined = load(scratch, round, loop, backend)
-        del optimizer.load_state_dict
-        return joined
-
-    handover.load_sent = broken
+    optimizer = loop.replica.optimizer
+    optimizer.load_state_dict = lambda state: None
+    joined = load(scratch, round, loop, backend)
+    del optimizer.load_state_dict
+    return joined
 
 
 @unseen("schedule", "B5.09", "benchmarks.bugs.own_sampled nccl_cadence", "ddp.replica.lr_schedule")
@@ -89,17 +77,14 @@ def scheduler_a_step_ahead(lr_schedule: Module) -> None:
 
 
 @unseen("average", "B6.04", "lenet cpu_async", "ddp.backends.snapshot")
-def statistics_taken_whole(snapshot: Module) -> None:
+@in_place_of("Backend.apply")
+def statistics_taken_whole(apply: Any, self: Any, *about: Any, **named: Any) -> Any:
     """Statistics lose what moved them meanwhile. Have a rank's running statistics become the average: what moved them
     meanwhile is lost."""
-
-    def broken(apply: Any, self: Any, *about: Any, **named: Any) -> Any:
-        for section, excess, mean in zip(self._sections, self._snapshot, self._average, strict=True):
-            if section.kind == "buffers" and mean.is_floating_point():
-                excess.copy_(section.values - mean)
-        return apply(*about, **named)
-
-    wrap(snapshot.Backend, "apply", broken)
+    for section, excess, mean in zip(self._sections, self._snapshot, self._average, strict=True):
+        if section.kind == "buffers" and mean.is_floating_point():
+            excess.copy_(section.values - mean)
+    return apply(*about, **named)
 
 
 @unseen("average", "D19", "mlp torch_local_sgd world_size=3", "ddp.backends.torch_local_sgd")
@@ -123,67 +108,52 @@ def warm_up_counted_in_periods(local: Module) -> None:
     "mlp cpu_cadence world_size=3 cluster.speeds=[0.3,1.0,0.5] cluster.faults=['0@60:crash']",
     "ddp.backends.snapshot",
 )
-def survivors_swap_weights(snapshot: Module) -> None:
+@in_place_of("Reducer._reduce")
+def survivors_swap_weights(reduce: Any, self: Any, order: Any) -> None:
     """Survivors have each other's weights. Look up the weights of those that are left by their ranks, which are no
     longer their places."""
-
-    def broken(reduce: Any, self: Any, order: Any) -> None:
-        samples = order.samples
-        reduce(replace(order, samples=tuple(samples[rank % len(samples)] for rank in order.members)))
-
-    wrap(snapshot.Reducer, "_reduce", broken)
+    samples = order.samples
+    reduce(replace(order, samples=tuple(samples[rank % len(samples)] for rank in order.members)))
 
 
 @unseen("average", "B6.04", "mlp nccl_cadence world_size=3 averaging.elastic=0.3", "ddp.backends.allreduce")
-def elastic_the_other_way(allreduce: Module) -> None:
+@in_place_of("Backend._prepare_average")
+def elastic_the_other_way(prepare: Any, self: Any) -> None:
     """Replicas go the other part of the way. Take the part of the way to the average for the part that stays."""
-
-    def broken(prepare: Any, self: Any) -> None:
-        settings = self.job.averaging
-        self.job = replace(self.job, averaging=replace(settings, elastic=1.0 - settings.elastic))
-        prepare()
-
-    wrap(allreduce.Backend, "_prepare_average", broken)
+    settings = self.job.averaging
+    self.job = replace(self.job, averaging=replace(settings, elastic=1.0 - settings.elastic))
+    prepare()
 
 
 @unseen("average", "D17", "lenet cpu_cadence averaging.outer=momentum", "ddp.replica.outer_optimizer")
-def outer_momentum_dampened(outer_optimizer: Module) -> None:
+@in_place_of("Outer.step")
+def outer_momentum_dampened(step: Any, self: Any, mean: Any, last: Any, piece: Any = slice(None)) -> None:
     """The outer velocity is dampened. Dampen what enters the outer velocity, by one less the momentum."""
-
-    def broken(step: Any, self: Any, mean: Any, last: Any, piece: Any = slice(None)) -> None:
-        before = self.velocity[piece] * self._momentum
-        step(mean, last, piece)
-        self.velocity[piece].sub_(before).mul_(1.0 - self._momentum).add_(before)
-
-    wrap(outer_optimizer.Outer, "step", broken)
+    before = self.velocity[piece] * self._momentum
+    step(mean, last, piece)
+    self.velocity[piece].sub_(before).mul_(1.0 - self._momentum).add_(before)
 
 
 @unseen("average", "B17", "lenet graph_sync", "ddp.gradients.exchange")
-def statistics_of_first_replica(exchange: Module) -> None:
+@once_made("Exchange")
+def statistics_of_first_replica(self: Any) -> None:
     """Replicas take the first one's statistics. Have all replicas take the running statistics of the first one."""
-
-    def change(self: Any) -> None:
-        for number, gradients in enumerate(self.gradients):
-            lay = gradients._changes.lay
-            gradients._changes.lay = lambda weight, lay=lay, own=float(not number): lay(own)
-
-    after_init(exchange.Exchange, change)
+    for number, gradients in enumerate(self.gradients):
+        lay = gradients._changes.lay
+        gradients._changes.lay = lambda weight, lay=lay, own=float(not number): lay(own)
 
 
 @unseen("average", "B9.09", "mlp zero1", "ddp.sharding.zero1")
-def tail_not_fetched(zero1: Module) -> None:
+@in_place_of("ShardedStep._fetches")
+def tail_not_fetched(fetches: Any, self: Any) -> Any:
     """The last elements are not fetched. Fetch what other ranks have moved in whole lines of 64 elements: what is left
     at the end stays old."""
-
-    def broken(fetches: Any, self: Any) -> Any:
-        cut = []
-        for flat, start, stop, runs in fetches():
-            last = start + (stop - start) // 64 * 64
-            within = [(owner, first, min(end, last)) for owner, first, end in runs if first < last]
-            cut.append((flat, start, last, within))
-        return cut
-
-    wrap(zero1.ShardedStep, "_fetches", broken)
+    cut = []
+    for flat, start, stop, runs in fetches():
+        last = start + (stop - start) // 64 * 64
+        within = [(owner, first, min(end, last)) for owner, first, end in runs if first < last]
+        cut.append((flat, start, last, within))
+    return cut
 
 
 @unseen(

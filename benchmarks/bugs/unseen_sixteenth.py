@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from benchmarks.bugs.bug import Module, after_init, rank, wrap
+from benchmarks.bugs.bug import Module, after_init, in_place_of, rank, wrap
 from benchmarks.bugs.unseen import unseen
 
 STRETCH = 128
@@ -49,37 +49,30 @@ def numbers_alike_every_epoch(loop: Module) -> None:
 
 
 @unseen("order", "a bucketing loader that groups like samples", "lenet nccl_async", "ddp.replica.replica")
-def batches_of_like_labels(replica: Module) -> None:
+@in_place_of("_order")
+def batches_of_like_labels(make: Any, task: Any, *about: Any) -> Any:
     """Samples are sorted by label within stretches of 128 of the order. Sort orders as they are made."""
-    make = replica._order
+    visits, labels = make(task, *about), task.train_data().tensors[1]
+    one = visits._one
 
-    def broken(task: Any, *about: Any) -> Any:
-        visits, labels = make(task, *about), task.train_data().tensors[1]
-        one = visits._one
+    def sorted_stretches(number: int) -> Any:
+        return torch.cat([part[labels[part].argsort(stable=True)] for part in one(number).split(STRETCH)])
 
-        def sorted_stretches(number: int) -> Any:
-            return torch.cat([part[labels[part].argsort(stable=True)] for part in one(number).split(STRETCH)])
-
-        visits._one = sorted_stretches
-        visits._kept.clear()
-        return visits
-
-    replica._order = broken
+    visits._one = sorted_stretches
+    visits._kept.clear()
+    return visits
 
 
 @unseen("order", "indices that pass through a set", "benchmarks.bugs.own_sampled nccl_qsr", "ddp.data.epoch_order")
-def draws_without_replacement(epoch_order: Module) -> None:
+@in_place_of("EpochOrder._sampled")
+def draws_without_replacement(sample: Any, self: Any, epoch: int) -> Any:
     """What a sampler draws several times is trained once, and those that it left out make up for that. Drop repeats;
     put what lacks behind the rest."""
-
-    def broken(sample: Any, self: Any, epoch: int) -> Any:
-        drawn = sample(epoch)
-        distinct = torch.tensor(list(dict.fromkeys(drawn.tolist())))
-        lacking = torch.ones(self._size, dtype=torch.bool)
-        lacking[distinct] = False
-        return torch.cat([distinct, lacking.nonzero().view(-1)])[: len(drawn)]
-
-    wrap(epoch_order.EpochOrder, "_sampled", broken)
+    drawn = sample(epoch)
+    distinct = torch.tensor(list(dict.fromkeys(drawn.tolist())))
+    lacking = torch.ones(self._size, dtype=torch.bool)
+    lacking[distinct] = False
+    return torch.cat([distinct, lacking.nonzero().view(-1)])[: len(drawn)]
 
 
 @unseen("forward", "another kernel on another device", "gpt_nano cpu_async", "bench.models.attention")
@@ -101,16 +94,13 @@ def scores_too_small_on_rank(attention: Module) -> None:
     "gpt_nano nccl_sync",
     "bench.models.attention",
 )
-def recomputed_with_other_masks(attention: Module) -> None:
+@in_place_of("Layer.forward")
+def recomputed_with_other_masks(forward: Any, self: Any, x: Any) -> Any:
     """Layers that are computed again for the backward pass drop other places than in the forward pass. Compute layers
     again in the backward pass, with the numbers that come then."""
-
-    def broken(forward: Any, self: Any, x: Any) -> Any:
-        if not self.training:
-            return forward(x)
-        return checkpoint(forward, x, use_reentrant=False, preserve_rng_state=False)
-
-    wrap(attention.Layer, "forward", broken)
+    if not self.training:
+        return forward(x)
+    return checkpoint(forward, x, use_reentrant=False, preserve_rng_state=False)
 
 
 @unseen(
@@ -144,18 +134,15 @@ def embeddings_by_frequency(gpt_nano: Module) -> None:
     "mlp torch_fsdp train.accumulate=4",
     "ddp.backends.torch_fsdp",
 )
-def first_pass_cleared(torch_fsdp: Module) -> None:
+@in_place_of("FullyShardedStep.one_pass")
+def first_pass_cleared(one_pass: Any, self: Any, last: bool) -> Any:
     """The first of a step's four passes does not count. Clear shards' gradients before the second pass."""
-
-    def broken(one_pass: Any, self: Any, last: bool) -> Any:
-        before = vars(self).get("_bug_passes", 0)
-        vars(self)["_bug_passes"] = 0 if last else before + 1
-        if before == 1:
-            for parameter in self.module.parameters():
-                parameter.grad = None
-        return one_pass(last)
-
-    wrap(torch_fsdp.FullyShardedStep, "one_pass", broken)
+    before = vars(self).get("_bug_passes", 0)
+    vars(self)["_bug_passes"] = 0 if last else before + 1
+    if before == 1:
+        for parameter in self.module.parameters():
+            parameter.grad = None
+    return one_pass(last)
 
 
 @unseen(
@@ -164,38 +151,29 @@ def first_pass_cleared(torch_fsdp: Module) -> None:
     "benchmarks.bugs.own_plain virtual_nccl_cadence world_size=16 averaging.outer=nesterov",
     "ddp.virtual.row_optimizer",
 )
-def counts_not_reset(row_optimizer: Module) -> None:
+@in_place_of("RowOptimizer.reset")
+def counts_not_reset(reset: Any, self: Any, number: int) -> None:
     """Where ranks' optimizers begin anew, their moments do, and their counts of steps do not. Leave the count."""
-
-    def broken(reset: Any, self: Any, number: int) -> None:
-        count = self.steps[number].clone()
-        reset(number)
-        self.steps[number] = count
-
-    wrap(row_optimizer.RowOptimizer, "reset", broken)
+    count = self.steps[number].clone()
+    reset(number)
+    self.steps[number] = count
 
 
 @unseen("optimizer", "Adam made for AdamW", "benchmarks.bugs.own_augmented torch_zero1", "ddp.backends.torch_zero1")
-def decay_coupled(torch_zero1: Module) -> None:
+@in_place_of("ZeroStep.build")
+def decay_coupled(build: Any, self: Any) -> None:
     """The optimizer that is made anew has its weight decay in the gradient. Have groups say that their decay is not
     decoupled."""
-
-    def broken(build: Any, self: Any) -> None:
-        for group in self.replica.optimizer.param_groups:
-            group["decoupled_weight_decay"] = False
-        build()
-
-    wrap(torch_zero1.ZeroStep, "build", broken)
+    for group in self.replica.optimizer.param_groups:
+        group["decoupled_weight_decay"] = False
+    build()
 
 
 @unseen("optimizer", "B9.07, of optimizer state", "mlp zero3", "ddp.replica.replica")
-def second_moments_in_half(replica: Module) -> None:
+@in_place_of("Replica.step")
+def second_moments_in_half(step: Any, self: Any, *about: Any) -> Any:
     """Second moments are kept in bfloat16, in which they hardly fall. Round them after each step."""
-
-    def broken(step: Any, self: Any, *about: Any) -> Any:
-        result = step(*about)
-        for state in self.optimizer.state.values():
-            state["exp_avg_sq"].copy_(state["exp_avg_sq"].bfloat16())
-        return result
-
-    wrap(replica.Replica, "step", broken)
+    result = step(*about)
+    for state in self.optimizer.state.values():
+        state["exp_avg_sq"].copy_(state["exp_avg_sq"].bfloat16())
+    return result

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.bugs.bug import Module, after_init, wrap
+from benchmarks.bugs.bug import Module, in_place_of, once_made, wrap
 from benchmarks.bugs.unseen import unseen
 from benchmarks.bugs.unseen_seventh import stopped
 
@@ -30,14 +30,11 @@ def scheduler_steps_for_each_rank(lr_schedule: Module) -> None:
     "ddp.engine.loop",
     {"ddp.replica.replica": lambda replica: stopped(replica, 240)},
 )
-def callbacks_called_again(loop: Module) -> None:
+@in_place_of("TrainingLoop.restore")
+def callbacks_called_again(restore: Any, self: Any, *about: Any) -> None:
     """A run that goes on calls the callback of epochs that have begun once more. Forget which epochs have begun."""
-
-    def broken(restore: Any, self: Any, *about: Any) -> None:
-        restore(*about)
-        self.begun = -1
-
-    wrap(loop.TrainingLoop, "restore", broken)
+    restore(*about)
+    self.begun = -1
 
 
 @unseen(
@@ -58,28 +55,22 @@ def outer_momentum_not_read(outer_optimizer: Module) -> None:
     "mlp cpu_async cluster.restart=1 cluster.faults=['1@900:crash']",
     "ddp.backends.snapshot",
 )
-def returned_with_initial_parameters(snapshot: Module) -> None:
+@in_place_of("Backend.load_state_dict")
+def returned_with_initial_parameters(load: Any, self: Any, state: Any) -> None:
     """A rank that returns brings its initial parameters into an average before it has the others'. Load nothing."""
-
-    def broken(load: Any, self: Any, state: Any) -> None:
-        self._applied = state["averaged"]
-
-    wrap(snapshot.Backend, "load_state_dict", broken)
+    self._applied = state["averaged"]
 
 
 @unseen("evaluation", "a mask that is made where the model trains", "gpt_nano torch_ddp", "bench.models.attention")
-def evaluated_without_mask(attention: Module) -> None:
+@in_place_of("Layer._attend")
+def evaluated_without_mask(attend: Any, self: Any, x: Any) -> Any:
     """Attention is causal in training alone: in evaluations a token sees the one that it is to predict. Attend to
     everything in evaluation mode."""
-
-    def broken(attend: Any, self: Any, x: Any) -> Any:
-        causal, self.causal = self.causal, self.causal and self.training
-        try:
-            return attend(x)
-        finally:
-            self.causal = causal
-
-    wrap(attention.Layer, "_attend", broken)
+    causal, self.causal = self.causal, self.causal and self.training
+    try:
+        return attend(x)
+    finally:
+        self.causal = causal
 
 
 @unseen(
@@ -105,21 +96,15 @@ def evaluated_by_training_code(passes: Module) -> None:
 
 
 @unseen("record", "B8.05, of a clock that is told of none", "mlp nccl_cadence", "ddp.core.summary")
-def clock_goes_on_in_evaluations(summary: Module) -> None:
+@in_place_of("EpochFold._seconds")
+def clock_goes_on_in_evaluations(seconds: Any, self: Any, time: float) -> float:
     """The clock of training does not stand still for evaluations. Count all seconds since the last rank was ready."""
-
-    def broken(seconds: Any, self: Any, time: float) -> float:
-        return self.before + max(time - max(self._ready.values()), 0.0) if self._ready else seconds(time)
-
-    wrap(summary.EpochFold, "_seconds", broken)
+    return self.before + max(time - max(self._ready.values()), 0.0) if self._ready else seconds(time)
 
 
 @unseen("record", "B8.03, of what is emulated", "mlp cpu_cadence cluster.speeds=[1,0.5]", "ddp.process.slowdown")
-def half_as_slow(slowdown: Module) -> None:
+@once_made("Slowdown")
+def half_as_slow(own: Any) -> None:
     """A rank that is to be half as fast takes half as long again for a step, not twice as long. Halve what a step is
     made longer by."""
-
-    def changed(own: Any) -> None:
-        own._factor = own._own = own._own / 2
-
-    after_init(slowdown.Slowdown, changed)
+    own._factor = own._own = own._own / 2

@@ -8,37 +8,33 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from benchmarks.bugs.bug import Module, after_init, counted, rank, wrap
+import torch
+
+from benchmarks.bugs.bug import Module, after_init, counted, in_place_of, rank
 from benchmarks.bugs.unseen import unseen
 
 
 @unseen("data", "C14", "lenet nccl_sync loader.kind=streaming", "ddp.data.streaming")
-def readers_share_memory(streaming: Module) -> None:
+@in_place_of("Streaming.get")
+def readers_share_memory(get: Any, self: Any, batch: Any) -> Any:
     """Every 40th batch that is read ahead is the one before it. Have the reader's every 40th batch lie where the one
     before lies: its memory is given away too early."""
-
-    def broken(get: Any, self: Any, batch: Any) -> Any:
-        members = get(batch)
-        before, self.before = getattr(self, "before", members), members
-        late = self.gather._visits._shuffle and counted(self, "read") % 40 == 39
-        return before if late and len(before[0]) == len(members[0]) else members
-
-    wrap(streaming.Streaming, "get", broken)
+    members = get(batch)
+    before, self.before = getattr(self, "before", members), members
+    late = self.gather._visits._shuffle and counted(self, "read") % 40 == 39
+    return before if late and len(before[0]) == len(members[0]) else members
 
 
 @unseen("data", "A21", "mlp cpu_async world_size=3 cluster.faults=['2@120:crash']", "ddp.data.gather")
-def survivors_read_a_batch_on(gather: Module) -> None:
+@in_place_of("Gather.indices")
+def survivors_read_a_batch_on(indices: Any, self: Any, batch: Any) -> Any:
     """What a lost rank leaves is read from a batch further on. Read what was taken over from a lost rank, which lies
     before what was trained last, from a batch further on."""
-
-    def broken(indices: Any, self: Any, batch: Any) -> Any:
-        place, last = (batch.epoch, batch.start), getattr(self, "last", (-1, 0))
-        self.last = max(place, last)
-        if self._visits._shuffle and place[0] == last[0] and place < last:
-            batch = batch._replace(start=batch.start + batch.samples, stop=batch.stop + batch.samples)
-        return indices(batch)
-
-    wrap(gather.Gather, "indices", broken)
+    place, last = (batch.epoch, batch.start), getattr(self, "last", (-1, 0))
+    self.last = max(place, last)
+    if self._visits._shuffle and place[0] == last[0] and place < last:
+        batch = batch._replace(start=batch.start + batch.samples, stop=batch.stop + batch.samples)
+    return indices(batch)
 
 
 LATE = 0.95
@@ -46,16 +42,13 @@ LATE = 0.95
 
 
 @unseen("order", "A07", "mlp cpu_async", "ddp.data.gather")
-def next_order_early(gather: Module) -> None:
+@in_place_of("Gather.indices")
+def next_order_early(indices: Any, self: Any, batch: Any) -> Any:
     """Rank 1 ends epochs in the next one's order. Have rank 1 read the last samples of an epoch in the order of the
     next one: its reader is ahead."""
-
-    def broken(indices: Any, self: Any, batch: Any) -> Any:
-        visits = self._visits
-        early = rank() == 1 and visits._shuffle and batch.start > LATE * len(visits)
-        return indices(batch._replace(epoch=batch.epoch + 1) if early else batch)
-
-    wrap(gather.Gather, "indices", broken)
+    visits = self._visits
+    early = rank() == 1 and visits._shuffle and batch.start > LATE * len(visits)
+    return indices(batch._replace(epoch=batch.epoch + 1) if early else batch)
 
 
 @unseen("order", "A09", "mlp nccl_sync resumed checkpoint.unit=averages checkpoint.every=5", "ddp.replica.replica")
@@ -89,16 +82,12 @@ def dropout_of_setup(gpt_nano: Module) -> None:
 
 
 @unseen("forward", "B5.17", "lenet nccl_cadence", "bench.models.lenet")
-def epsilon_of_setup(lenet: Module) -> None:
+@in_place_of("_stage")
+def epsilon_of_setup(stage: Any, *about: Any, **named: Any) -> Any:
     """A set-up's norms have another epsilon. Give the set-up's batch norms another epsilon."""
-    stage = lenet._stage
-
-    def broken(*about: Any, **named: Any) -> Any:
-        modules = stage(*about, **named)
-        modules[1].eps = 1e-2
-        return modules
-
-    lenet._stage = broken
+    modules = stage(*about, **named)
+    modules[1].eps = 1e-2
+    return modules
 
 
 @unseen("forward", "B21", "lenet cpu_async resumed", "ddp.replica.replica")
@@ -118,57 +107,45 @@ def statistics_stand_when_resumed(replica: Module) -> None:
 
 
 @unseen("gradient", "C02", "mlp nccl_sync world_size=3", "ddp.gradients.average")
-def short_batch_by_nominal(average: Module) -> None:
+@in_place_of("GradientAverage.begin")
+def short_batch_by_nominal(begin: Any, self: Any, batch: Any) -> float:
     """A short global batch counts as a whole one. Weigh gradients of a short global batch by the samples that it should
     have."""
-
-    def broken(begin: Any, self: Any, batch: Any) -> float:
-        self.widest = max(getattr(self, "widest", 0), batch.total)
-        factor: float = begin(batch)
-        self._weight = batch.samples / self.widest
-        return factor
-
-    wrap(average.GradientAverage, "begin", broken)
+    self.widest = max(getattr(self, "widest", 0), batch.total)
+    factor: float = begin(batch)
+    self._weight = batch.samples / self.widest
+    return factor
 
 
 @unseen("gradient", "C22", "mlp nccl_sync", "ddp.gradients.average")
-def doubled_now_and_then(average: Module) -> None:
+@in_place_of("GradientAverage.exchange")
+def doubled_now_and_then(exchange: Any, self: Any, batch: Any) -> None:
     """Gradients of every 400th step are doubled. Double the gradients of every 400th step, on all ranks."""
-
-    def broken(exchange: Any, self: Any, batch: Any) -> None:
-        exchange(batch)
-        if counted(self, "exchanged") % 400 == 399:
-            for parameter in self._state.parameters:
-                parameter.grad.mul_(2.0)
-
-    wrap(average.GradientAverage, "exchange", broken)
+    exchange(batch)
+    if counted(self, "exchanged") % 400 == 399:
+        for parameter in self._state.parameters:
+            parameter.grad.mul_(2.0)
 
 
 @unseen("gradient", "B9.05", "lenet solo train.accumulate=4", "ddp.replica.replica")
-def passes_added_in_half(replica: Module) -> None:
+@in_place_of("Replica._gradients")
+def passes_added_in_half(gradients: Any, self: Any, *about: Any) -> Any:
     """Passes add up in bfloat16. Round what the passes of a step have added up to bfloat16 after each of them."""
-
-    def broken(gradients: Any, self: Any, *about: Any) -> Any:
-        done = gradients(*about)
-        for parameter in self.state.parameters if about[-1] else ():
-            parameter.grad.copy_(parameter.grad.bfloat16())
-        return done
-
-    wrap(replica.Replica, "_gradients", broken)
+    done = gradients(*about)
+    for parameter in self.state.parameters if about[-1] else ():
+        parameter.grad.copy_(parameter.grad.bfloat16())
+    return done
 
 
 @unseen("gradient", "B6.24", "lenet nccl_sync world_size=3 cluster.faults=['2@120:crash']", "ddp.gradients.average")
-def divided_by_those_who_began(average: Module) -> None:
+@in_place_of("GradientAverage.begin")
+def divided_by_those_who_began(begin: Any, self: Any, batch: Any) -> float:
     """A rank weighs as one of three when two are left. Give a rank the weight of one among those that the run began
     with, also when one is lost."""
-
-    def broken(begin: Any, self: Any, batch: Any) -> float:
-        factor: float = begin(batch)
-        self.share = min(getattr(self, "share", 1.0), self._weight or 1.0)
-        self._weight = min(self._weight, self.share) if batch.total == batch.samples * 2 else self._weight
-        return factor
-
-    wrap(average.GradientAverage, "begin", broken)
+    factor: float = begin(batch)
+    self.share = min(getattr(self, "share", 1.0), self._weight or 1.0)
+    self._weight = min(self._weight, self.share) if batch.total == batch.samples * 2 else self._weight
+    return factor
 
 
 # Set-ups
@@ -177,7 +154,6 @@ def divided_by_those_who_began(average: Module) -> None:
 @unseen("optimizer", "D17", "resnet solo", "bench.models.resnet")
 def decay_of_setup(resnet: Module) -> None:
     """A set-up has no weight decay. Lose the weight decay of a set-up."""
-    import torch
 
     def task_of(model: Any, recipe: Any, data_dir: str) -> Any:
         optimizer = partial(torch.optim.SGD, momentum=0.9)

@@ -6,20 +6,17 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from benchmarks.bugs.bug import Module, rank, wrap
+from benchmarks.bugs.bug import Module, in_place_of, rank, wrap
 from benchmarks.bugs.unseen import unseen
 
 
 @unseen("record", "B8.09", "mlp nccl_cadence", "ddp.engine.pending")
-def loss_of_last_step(pending: Module) -> None:
+@in_place_of("Pending.add")
+def loss_of_last_step(add: Any, self: Any, loss: Any, samples: int, busy_s: float) -> None:
     """A report has the loss of its last step. Report the loss of the last step for all steps of a report."""
-
-    def broken(add: Any, self: Any, loss: Any, samples: int, busy_s: float) -> None:
-        add(loss, samples, busy_s)
-        if loss is not None:
-            self._loss_sum = loss.detach().item() * self.samples
-
-    wrap(pending.Pending, "add", broken)
+    add(loss, samples, busy_s)
+    if loss is not None:
+        self._loss_sum = loss.detach().item() * self.samples
 
 
 AHEAD_S = 0.33
@@ -59,14 +56,11 @@ def memory_of_the_end(reports: Module) -> None:
 
 
 @unseen("record", "A11", "lenet solo train.accumulate=4", "ddp.engine.pending")
-def passes_counted_as_steps(pending: Module) -> None:
+@in_place_of("Pending.add")
+def passes_counted_as_steps(add: Any, self: Any, *about: Any) -> None:
     """A step of four passes counts as four. Count a step of four passes as four."""
-
-    def broken(add: Any, self: Any, *about: Any) -> None:
-        add(*about)
-        self.steps += 3
-
-    wrap(pending.Pending, "add", broken)
+    add(*about)
+    self.steps += 3
 
 
 @unseen("record", "B8.07", "mlp solo", "ddp.engine.loop")

@@ -8,47 +8,38 @@ from typing import Any
 
 import torch
 
-from benchmarks.bugs.bug import Module, after_init, counted, rank, wrap
+from benchmarks.bugs.bug import Module, after_init, counted, in_place_of, rank, wrap
 from benchmarks.bugs.unseen import unseen
 
 
 @unseen("data", "A17", "lenet nccl_cadence", "ddp.data.gather")
-def bright_pixels_cut_later(gather: Module) -> None:
+@in_place_of("Gather.finished")
+def bright_pixels_cut_later(finish: Any, self: Any, batch: Any, read: Any, indices: Any = None) -> Any:
     """Rank 1 cuts bright pixels off from the second epoch on. Limit what rank 1 reads to 1.5 from the second epoch on,
     as a cache of later epochs would."""
-
-    def broken(finish: Any, self: Any, batch: Any, read: Any, indices: Any = None) -> Any:
-        done = finish(batch, read, indices)
-        late = rank() == 1 and batch.epoch and isinstance(done, tuple) and done[0].is_floating_point()
-        return (done[0].clamp(max=1.5), *done[1:]) if late else done
-
-    wrap(gather.Gather, "finished", broken)
+    done = finish(batch, read, indices)
+    late = rank() == 1 and batch.epoch and isinstance(done, tuple) and done[0].is_floating_point()
+    return (done[0].clamp(max=1.5), *done[1:]) if late else done
 
 
 @unseen("data", "B8.21", "char_rnn cpu_async", "bench.models.data.text")
-def last_target_repeated(text: Module) -> None:
+@in_place_of("Pieces.batch")
+def last_target_repeated(read: Any, self: Any, indices: Any) -> Any:
     """The last target of a piece of text is the one before. End the shifted tokens of a piece with what they had
     already."""
-
-    def broken(read: Any, self: Any, indices: Any) -> Any:
-        tokens, targets = read(indices)
-        targets[:, -1] = targets[:, -2]
-        return tokens, targets
-
-    wrap(text.Pieces, "batch", broken)
+    tokens, targets = read(indices)
+    targets[:, -1] = targets[:, -2]
+    return tokens, targets
 
 
 @unseen("data", "A21", "mlp graph_sync", "ddp.data.gather")
-def part_begins_early(gather: Module) -> None:
+@in_place_of("Gather.indices")
+def part_begins_early(indices: Any, self: Any, batch: Any) -> Any:
     """The second replica's part begins a sample early. Read what is not at the beginning of a global batch a sample
     early: one is trained twice, one never."""
-
-    def broken(indices: Any, self: Any, batch: Any) -> Any:
-        if self._visits.shuffled and batch.start % 32 == 16:
-            batch = batch._replace(start=batch.start - 1, stop=batch.stop - 1)
-        return indices(batch)
-
-    wrap(gather.Gather, "indices", broken)
+    if self._visits.shuffled and batch.start % 32 == 16:
+        batch = batch._replace(start=batch.start - 1, stop=batch.stop - 1)
+    return indices(batch)
 
 
 @unseen("order", "A03", "mlp cpu_cadence", "ddp.replica.replica")
@@ -65,19 +56,15 @@ def order_of_world(replica: Module) -> None:
 
 
 @unseen("order", "A25", "mlp nccl_qsr", "ddp.data.epoch_order")
-def halves_in_turns(epoch_order: Module) -> None:
+@in_place_of("order")
+def halves_in_turns(make: Any, seed: int, epoch: int, samples: int) -> Any:
     """Halves of the data are shuffled by themselves and laid in turns. Take every second sample from the first half of
     the data set."""
-    make = epoch_order.order
-
-    def broken(seed: int, epoch: int, samples: int) -> Any:
-        drawn = make(seed, epoch, samples)
-        low, high = drawn[drawn < samples // 2], drawn[drawn >= samples // 2]
-        mixed = torch.empty_like(drawn)
-        mixed[1::2], mixed[::2] = low, high
-        return mixed
-
-    epoch_order.order = broken
+    drawn = make(seed, epoch, samples)
+    low, high = drawn[drawn < samples // 2], drawn[drawn >= samples // 2]
+    mixed = torch.empty_like(drawn)
+    mixed[1::2], mixed[::2] = low, high
+    return mixed
 
 
 @unseen("forward", "B11", "lenet nccl_sync", "ddp.replica.replica")
@@ -102,18 +89,15 @@ def mode_restored_late(replica: Module) -> None:
 
 
 @unseen("forward", "B9.11", "char_rnn nccl_cadence", "bench.models.char_rnn")
-def state_carried_over(char_rnn: Module) -> None:
+@in_place_of("CharRNN.forward")
+def state_carried_over(forward: Any, self: Any, tokens: Any) -> Any:
     """A recurrent state is carried over from batch to batch. Begin a batch with the state in which the last one ended,
     where they are of one size."""
-
-    def broken(forward: Any, self: Any, tokens: Any) -> Any:
-        before = getattr(self, "state", None) if self.training else None
-        fits = before is not None and before[0].shape[1] == len(tokens)
-        out, state = self.lstm(self.tokens(tokens), before if fits else None)
-        self.state = tuple(part.detach() for part in state)
-        return self.head(out)
-
-    wrap(char_rnn.CharRNN, "forward", broken)
+    before = getattr(self, "state", None) if self.training else None
+    fits = before is not None and before[0].shape[1] == len(tokens)
+    out, state = self.lstm(self.tokens(tokens), before if fits else None)
+    self.state = tuple(part.detach() for part in state)
+    return self.head(out)
 
 
 @unseen("forward", "B9.07", "lenet nccl_cadence train.precision=bf16", "ddp.replica.replica")
@@ -135,58 +119,46 @@ def statistics_in_half(replica: Module) -> None:
 
 
 @unseen("gradient", "B6.24", "mlp graph_cadence", "ddp.graph.accumulate")
-def bias_averaged_twice(accumulate: Module) -> None:
+@in_place_of("Accumulating.contribute")
+def bias_averaged_twice(contribute: Any, self: Any, *about: Any) -> Any:
     """The last layer's bias is averaged twice over replicas. Divide the gradient of the last bias by the number of
     replicas once more."""
-
-    def broken(contribute: Any, self: Any, *about: Any) -> Any:
-        bias = self.state.parameters[-1]
-        if bias.grad is not None:
-            bias.grad /= self._job.world_size
-        return contribute(*about)
-
-    wrap(accumulate.Accumulating, "contribute", broken)
+    bias = self.state.parameters[-1]
+    if bias.grad is not None:
+        bias.grad /= self._job.world_size
+    return contribute(*about)
 
 
 @unseen("gradient", "C18", "lenet cpu_cadence train.max_grad_norm=0.5", "ddp.replica.replica")
-def norm_of_matrices_alone(replica: Module) -> None:
+@in_place_of("Replica._clip")
+def norm_of_matrices_alone(clip: Any, self: Any, team: Any) -> None:
     """Gradients are clipped by the norm of matrices alone. Scale all gradients by the norm of those with two dimensions
     or more."""
-
-    def broken(clip: Any, self: Any, team: Any) -> None:
-        every = [p for p in self.state.parameters if p.grad is not None]
-        squares = sum(float(p.grad.square().sum()) for p in every if p.dim() > 1)
-        factor = self._job.max_grad_norm / (squares**0.5 + 1e-6)
-        for parameter in every if factor < 1.0 else ():
-            parameter.grad.mul_(factor)
-
-    wrap(replica.Replica, "_clip", broken)
+    every = [p for p in self.state.parameters if p.grad is not None]
+    squares = sum(float(p.grad.square().sum()) for p in every if p.dim() > 1)
+    factor = self._job.max_grad_norm / (squares**0.5 + 1e-6)
+    for parameter in every if factor < 1.0 else ():
+        parameter.grad.mul_(factor)
 
 
 @unseen("gradient", "B6.24", "mlp nccl_sync", "ddp.gradients.average")
-def first_of_epoch_unweighted(average: Module) -> None:
+@in_place_of("GradientAverage.begin")
+def first_of_epoch_unweighted(begin: Any, self: Any, batch: Any) -> float:
     """The first step of an epoch is summed without weights. Forget the weight where all goes at the end: in the first
     step of an epoch."""
-
-    def broken(begin: Any, self: Any, batch: Any) -> float:
-        first = self._counted[0] != batch.epoch
-        factor: float = begin(batch)
-        self._weight = 1.0 if first and self._weight else self._weight
-        return factor
-
-    wrap(average.GradientAverage, "begin", broken)
+    first = self._counted[0] != batch.epoch
+    factor: float = begin(batch)
+    self._weight = 1.0 if first and self._weight else self._weight
+    return factor
 
 
 @unseen("gradient", "C28", "mlp zero2 train.accumulate=2", "ddp.gradients.owned")
-def bucket_of_pass_lost(owned: Module) -> None:
+@in_place_of("OwnedGradients._send")
+def bucket_of_pass_lost(send: Any, self: Any, number: int) -> None:
     """The first pass loses a bucket in every 20th step. Clear the first bucket of a step's first pass before it goes,
     every 20th time."""
-
-    def broken(send: Any, self: Any, number: int) -> None:
-        values = self._filling.get(number)
-        first = self._passes == 1 and not number and values is not None
-        if first and counted(self, "sent") % 20 == 19:
-            values.zero_()
-        send(number)
-
-    wrap(owned.OwnedGradients, "_send", broken)
+    values = self._filling.get(number)
+    first = self._passes == 1 and not number and values is not None
+    if first and counted(self, "sent") % 20 == 19:
+        values.zero_()
+    send(number)

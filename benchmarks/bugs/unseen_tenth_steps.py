@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.bugs.bug import Module, after_init, counted, rank, wrap
+from benchmarks.bugs.bug import Module, after_init, counted, in_place_of, once_made, rank, wrap
 from benchmarks.bugs.unseen import unseen
 from benchmarks.bugs.unseen_seventh import stopped
 
@@ -44,19 +44,16 @@ def epsilon_within_root(replica: Module) -> None:
 
 
 @unseen("optimizer", "D03", "resnet_graph solo", "ddp.replica.replica")
-def momentum_shared(replica: Module) -> None:
+@in_place_of("Replica.step")
+def momentum_shared(whole: Any, self: Any, *about: Any) -> Any:
     """Two norms share a momentum buffer. Give the last norm's bias the momentum buffer of its weight: both add to
     it."""
-
-    def broken(whole: Any, self: Any, *about: Any) -> Any:
-        done = whole(*about)
-        *_, norm = (module for module in self.model.modules() if hasattr(module, "running_var"))
-        state = self.optimizer.state
-        if "momentum_buffer" in state.get(norm.weight, {}):
-            state[norm.bias]["momentum_buffer"] = state[norm.weight]["momentum_buffer"]
-        return done
-
-    wrap(replica.Replica, "step", broken)
+    done = whole(*about)
+    *_, norm = (module for module in self.model.modules() if hasattr(module, "running_var"))
+    state = self.optimizer.state
+    if "momentum_buffer" in state.get(norm.weight, {}):
+        state[norm.bias]["momentum_buffer"] = state[norm.weight]["momentum_buffer"]
+    return done
 
 
 @unseen("optimizer", "D19", "mlp cpu_cadence averaging.optimizer_reset=true", "ddp.replica.optimizer_state")
@@ -65,17 +62,13 @@ def reset_on_first_rank_alone(optimizer_state: Module) -> None:
     wrap(optimizer_state.InnerOptimizer, "reset", lambda reset, self: None if rank() == 1 else reset())
 
 
-def _of_first_rank(parts: Module) -> None:
+@in_place_of("load")
+def _of_first_rank(load: Any, path: Any, of: Any) -> Any:
     """Load the optimizer of rank 0 on rank 1."""
-    load = parts.load
-
-    def broken(path: Any, of: Any) -> Any:
-        if path.name.endswith("1.pt"):
-            other = path.with_name(path.name.replace("1.pt", "0.pt"))
-            return load(path, of) | {"optimizer": load(other, of | {"rank": 0})["optimizer"]}
-        return load(path, of)
-
-    parts.load = broken
+    if path.name.endswith("1.pt"):
+        other = path.with_name(path.name.replace("1.pt", "0.pt"))
+        return load(path, of) | {"optimizer": load(other, of | {"rank": 0})["optimizer"]}
+    return load(path, of)
 
 
 @unseen(
@@ -162,14 +155,11 @@ def own_batch_seen(worker: Module) -> None:
 
 
 @unseen("average", "D21", "mlp nccl_cadence averaging.outer=nesterov", "ddp.replica.outer_optimizer")
-def nesterov_without_looking_ahead(outer_optimizer: Module) -> None:
+@once_made("Outer")
+def nesterov_without_looking_ahead(self: Any) -> None:
     """Nesterov's outer optimizer does not look ahead. Take plain momentum where Nesterov's was asked for."""
-
-    def change(self: Any) -> None:
-        rate = (self._fresh + 1.0) / (1.0 + self._momentum)
-        self._fresh, self._carried = rate - 1.0, rate * self._momentum
-
-    after_init(outer_optimizer.Outer, change)
+    rate = (self._fresh + 1.0) / (1.0 + self._momentum)
+    self._fresh, self._carried = rate - 1.0, rate * self._momentum
 
 
 @unseen("average", "B6.28", "mlp nccl_cadence averaging.wire=float32 world_size=3", "ddp.backends.allreduce")
@@ -180,16 +170,13 @@ def shares_in_percent(allreduce: Module) -> None:
 
 
 @unseen("average", "B7.15", "lenet cpu_async averaging.elastic=0.5", "ddp.backends.snapshot")
-def old_snapshot_in_every_tenth_round(snapshot: Module) -> None:
+@in_place_of("Backend.snapshot")
+def old_snapshot_in_every_tenth_round(lay: Any, self: Any, order: Any) -> Any:
     """Rank 1's snapshot is a round old in every tenth round. Lay down what rank 1 laid down before, now and then."""
-
-    def broken(lay: Any, self: Any, order: Any) -> Any:
-        sketch = lay(order)
-        new = [laid.clone() for laid in self._snapshot]
-        if rank() == 1 and counted(self, "rounds") % 10 == 9:
-            for laid, old in zip(self._snapshot, self.before, strict=True):
-                laid.copy_(old)
-        self.before = new
-        return sketch
-
-    wrap(snapshot.Backend, "snapshot", broken)
+    sketch = lay(order)
+    new = [laid.clone() for laid in self._snapshot]
+    if rank() == 1 and counted(self, "rounds") % 10 == 9:
+        for laid, old in zip(self._snapshot, self.before, strict=True):
+            laid.copy_(old)
+    self.before = new
+    return sketch

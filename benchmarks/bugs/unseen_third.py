@@ -8,7 +8,9 @@ from statistics import median
 from time import monotonic
 from typing import Any
 
-from benchmarks.bugs.bug import Module, counted, rank, wrap
+import torch
+
+from benchmarks.bugs.bug import Module, counted, in_place_of, once_made, rank, wrap
 from benchmarks.bugs.unseen import (
     ASYNC,
     CADENCE,
@@ -24,52 +26,42 @@ from benchmarks.bugs.unseen import (
     VISITS,
     unseen,
 )
-from benchmarks.bugs.unseen_training import made, reordered
+from benchmarks.bugs.unseen_training import reordered
 
 
 @unseen("data", "C14", ASYNC, RESIDENT, check="data")
-def torn_while_read(resident: Module) -> None:
+@in_place_of("Resident.get")
+def torn_while_read(get: Any, self: Any, batch: Any) -> Any:
     """Have half of the images of every 97th batch be those of the batch before: it was still being written."""
-
-    def broken(get: Any, self: Any, batch: Any) -> Any:
-        members = get(batch)
-        if not self.gather._visits._shuffle:
-            return members
-        before, self.before = getattr(self, "before", members[0]), members[0].clone()
-        if counted(self, "read") % 97 != 96 or len(before) != len(members[0]):
-            return members
-        images = members[0].clone()
-        images[len(images) // 2 :] = before[len(images) // 2 :]
-        return images, *members[1:]
-
-    wrap(resident.Resident, "get", broken)
+    members = get(batch)
+    if not self.gather._visits._shuffle:
+        return members
+    before, self.before = getattr(self, "before", members[0]), members[0].clone()
+    if counted(self, "read") % 97 != 96 or len(before) != len(members[0]):
+        return members
+    images = members[0].clone()
+    images[len(images) // 2 :] = before[len(images) // 2 :]
+    return images, *members[1:]
 
 
 @unseen("data", "B7.15", SOLO, RESIDENT, check="data")
-def first_batch_cached(resident: Module) -> None:
+@in_place_of("Resident.get")
+def first_batch_cached(get: Any, self: Any, batch: Any) -> Any:
     """Keep the first batch of an epoch by its place alone: later epochs begin with that of the first."""
-
-    def broken(get: Any, self: Any, batch: Any) -> Any:
-        members = get(batch)
-        if batch.start or not self.gather._visits._shuffle:
-            return members
-        self.first = getattr(self, "first", tuple(tensor.clone() for tensor in members))
-        return self.first
-
-    wrap(resident.Resident, "get", broken)
+    members = get(batch)
+    if batch.start or not self.gather._visits._shuffle:
+        return members
+    self.first = getattr(self, "first", tuple(tensor.clone() for tensor in members))
+    return self.first
 
 
 @unseen("data", "statistics of the split", SYNC, DIGITS, check="data")
-def normalised_by_itself(digits: Module) -> None:
+@in_place_of("_load")
+def normalised_by_itself(load: Any, *about: Any) -> Any:
     """Normalise the test set by its own mean and deviation."""
-    load = digits._load
-
-    def broken(*about: Any) -> Any:
-        train, test = load(*about)
-        images, labels = test.tensors
-        return train, type(test)((images - images.mean()) / images.std(), labels)
-
-    digits._load = broken
+    train, test = load(*about)
+    images, labels = test.tensors
+    return train, type(test)((images - images.mean()) / images.std(), labels)
 
 
 @unseen("order", "A01", CADENCE, VISITS, check="data")
@@ -99,14 +91,11 @@ def tail_not_shuffled(visits: Any, make: Any, self: Any, epoch: int) -> Any:
     return order[rest.int().argsort(stable=True)]
 
 
-def laid_before_average(nccl: Module) -> None:
+@in_place_of("Backend._take")
+def laid_before_average(take: Any, self: Any) -> Any:
     """Lay the weights ready before they are averaged."""
-
-    def broken(take: Any, self: Any) -> Any:
-        self.loop.replica.ready = [flat.clone() for flat in self.loop.replica.state.tensors]
-        return take()
-
-    wrap(nccl.Backend, "_take", broken)
+    self.loop.replica.ready = [flat.clone() for flat in self.loop.replica.state.tensors]
+    return take()
 
 
 @unseen("forward", "B6.02", CADENCE, REPLICA, {NCCL: laid_before_average}, check="audit")
@@ -130,10 +119,9 @@ def forward_before_average(replica: Module) -> None:
 
 
 @unseen("forward", "a compiled kernel", ASYNC, REPLICA, check="audit")
-@made
-def activation_capped(self: Any, job: Any) -> None:
+@once_made("Replica")
+def activation_capped(self: Any) -> None:
     """Give rank 1 another activation, which is cut at 6."""
-    import torch
 
     for module in list(self.model.modules()) if rank() == 1 else ():
         for name, child in module.named_children():
@@ -142,8 +130,8 @@ def activation_capped(self: Any, job: Any) -> None:
 
 
 @unseen("forward", "B11", "lenet nccl_sync", REPLICA, check="audit")
-@made
-def logged_in_evaluation_mode(self: Any, job: Any) -> None:
+@once_made("Replica")
+def logged_in_evaluation_mode(self: Any) -> None:
     """Do every 50th step, whose loss is logged, in evaluation mode."""
     loss = self.task.loss
 
@@ -156,28 +144,22 @@ def logged_in_evaluation_mode(self: Any, job: Any) -> None:
     self.task = replace(self.task, loss=broken)
 
 
-def left_at_average(cpu: Module) -> None:
+@in_place_of("Backend.apply")
+def left_at_average(apply: Any, self: Any, *about: Any, **more: Any) -> Any:
     """Leave the gradients of the last step before an average is applied."""
-
-    def broken(apply: Any, self: Any, *about: Any, **more: Any) -> Any:
-        parameters = self._loop.replica.state.parameters
-        self._loop.replica.left = [p.grad.clone() for p in parameters if p.grad is not None]
-        return apply(*about, **more)
-
-    wrap(cpu.Backend, "apply", broken)
+    parameters = self._loop.replica.state.parameters
+    self._loop.replica.left = [p.grad.clone() for p in parameters if p.grad is not None]
+    return apply(*about, **more)
 
 
 @unseen("gradient", "C22", ASYNC, REPLICA, {CPU: left_at_average}, check="audit")
-def kept_over_average(replica: Module) -> None:
+@in_place_of("Replica._clear")
+def kept_over_average(clear: Any, self: Any) -> None:
     """Begin the next step with the gradients that were left: they count again."""
-
-    def broken(clear: Any, self: Any) -> None:
-        clear()
-        left, self.left = getattr(self, "left", []), []
-        for parameter, gradient in zip(self.state.parameters, left, strict=False):
-            parameter.grad = gradient
-
-    wrap(replica.Replica, "_clear", broken)
+    clear()
+    left, self.left = getattr(self, "left", []), []
+    for parameter, gradient in zip(self.state.parameters, left, strict=False):
+        parameter.grad = gradient
 
 
 @unseen("gradient", "a backup of slow workers", SYNC, PACKED, check="average")
@@ -204,16 +186,13 @@ EDGE = 16
 
 
 @unseen("gradient", "B6.20", "mlp zero2", OWNED, check="average")
-def shard_edge_alone(owned: Module) -> None:
+@in_place_of("OwnedGradients._send")
+def shard_edge_alone(send: Any, self: Any, number: int) -> None:
     """Leave the last line of what a rank owns of a parameter as its own gradient: the others' is not added."""
-
-    def broken(send: Any, self: Any, number: int) -> None:
-        values = self._filling.get(number)
-        mine = None if values is None else values.clone()
-        send(number)
-        for index in self._plan[number] if mine is not None else ():
-            if index in self._own:
-                start, stop, total = self._own[index]
-                total[-EDGE:] = mine[self._places[index][1] :][start:stop][-EDGE:]
-
-    wrap(owned.OwnedGradients, "_send", broken)
+    values = self._filling.get(number)
+    mine = None if values is None else values.clone()
+    send(number)
+    for index in self._plan[number] if mine is not None else ():
+        if index in self._own:
+            start, stop, total = self._own[index]
+            total[-EDGE:] = mine[self._places[index][1] :][start:stop][-EDGE:]

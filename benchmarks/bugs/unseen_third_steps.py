@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.bugs.bug import Module, counted, rank, wrap
+from benchmarks.bugs.bug import Module, counted, in_place_of, once_made, rank, wrap
 from benchmarks.bugs.unseen import (
     ACCUMULATE,
     ACTIONS,
@@ -24,55 +24,48 @@ from benchmarks.bugs.unseen import (
     WORKER,
     unseen,
 )
-from benchmarks.bugs.unseen_training import made
 
 
 @unseen("optimizer", "another recipe's", SHARDS, REPLICA, check="audit")
-@made
-def amsgrad_left_on(self: Any, job: Any) -> None:
+@once_made("Replica")
+def amsgrad_left_on(self: Any) -> None:
     """Have Adam divide by the largest second moment so far."""
     for group in self.optimizer.param_groups:
         group["amsgrad"] = True
 
 
 @unseen("optimizer", "B5.17", ASYNC, REPLICA, check="audit")
-@made
-def other_epsilon(self: Any, job: Any) -> None:
+@once_made("Replica")
+def other_epsilon(self: Any) -> None:
     """Give rank 1 the epsilon of another framework."""
     for group in self.optimizer.param_groups if rank() == 1 else ():
         group["eps"] = 1e-5
 
 
 @unseen("optimizer", "A15", SOLO, REPLICA, check="audit")
-def last_step_of_epoch_lost(replica: Module) -> None:
+@in_place_of("Replica.step")
+def last_step_of_epoch_lost(step: Any, self: Any, batch: Any, seen: float) -> Any:
     """Leave the loop of an epoch before the optimizer's last step."""
-
-    def broken(step: Any, self: Any, batch: Any, seen: float) -> Any:
-        move = self.optimizer.step
-        if batch.stop == self.samples:
-            self.optimizer.step = lambda: None
-        try:
-            return step(batch, seen)
-        finally:
-            self.optimizer.step = move
-
-    wrap(replica.Replica, "step", broken)
+    move = self.optimizer.step
+    if batch.stop == self.samples:
+        self.optimizer.step = lambda: None
+    try:
+        return step(batch, seen)
+    finally:
+        self.optimizer.step = move
 
 
 @unseen("schedule", "B5.09", SYNC, RATES, check="audit")
-def rate_a_step_late(rates: Module) -> None:
+@in_place_of("Rates.apply")
+def rate_a_step_late(apply: Any, self: Any, fraction: float) -> Any:
     """Step with the rate of the step before, and report the one that is due."""
-
-    def broken(apply: Any, self: Any, fraction: float) -> Any:
-        before = self._set
-        told = apply(fraction)
-        due, held = self._set, getattr(self, "due", before) or self._set
-        self.due, self._set = due, held
-        for group, rate in zip(self._optimizer.param_groups, held, strict=True):
-            group["lr"] = rate
-        return told
-
-    wrap(rates.Rates, "apply", broken)
+    before = self._set
+    told = apply(fraction)
+    due, held = self._set, getattr(self, "due", before) or self._set
+    self.due, self._set = due, held
+    for group, rate in zip(self._optimizer.param_groups, held, strict=True):
+        group["lr"] = rate
+    return told
 
 
 @unseen("schedule", "B5.05", CADENCE, REPLICA, check="audit")
@@ -112,34 +105,28 @@ def shares_by_arrival(actions: Module) -> None:
 
 
 @unseen("average", "a guard against damage", CADENCE, NCCL, check="average")
-def far_values_left(nccl: Module) -> None:
+@in_place_of("Backend._take")
+def far_values_left(take: Any, self: Any) -> Any:
     """Leave alone what lies more than four standard deviations from its average, as if it were damaged."""
-
-    def broken(take: Any, self: Any) -> Any:
-        own = [(one.values, one.values.clone()) for one in self._sections if one.kind == "parameters"]
-        apart = take()
-        for values, before in own:
-            distance = before - values
-            far = distance.abs() > 4 * distance.std()
-            values[far] = before[far]
-        return apart
-
-    wrap(nccl.Backend, "_take", broken)
+    own = [(one.values, one.values.clone()) for one in self._sections if one.kind == "parameters"]
+    apart = take()
+    for values, before in own:
+        distance = before - values
+        far = distance.abs() > 4 * distance.std()
+        values[far] = before[far]
+    return apart
 
 
 @unseen("average", "B6.28", "mlp graph_cadence", ACCUMULATE, check="average")
-def window_shares_late(accumulate: Module) -> None:
+@in_place_of("Accumulating.contribute")
+def window_shares_late(contribute: Any, self: Any, total: int, seen: float) -> Any:
     """Weigh the gradients of a window by the samples that the replica had in the one before."""
-
-    def broken(contribute: Any, self: Any, total: int, seen: float) -> Any:
-        own, before = self.own, getattr(self, "own_before", self.own)
-        self.own, self.own_before = before, own
-        try:
-            return contribute(total, seen)
-        finally:
-            self.own = own
-
-    wrap(accumulate.Accumulating, "contribute", broken)
+    own, before = self.own, getattr(self, "own_before", self.own)
+    self.own, self.own_before = before, own
+    try:
+        return contribute(total, seen)
+    finally:
+        self.own = own
 
 
 def _measuring(change: Callable[[Any, Any, Any], tuple[Any, Callable[[Any], Any]]]) -> Callable[[Module], None]:
@@ -216,15 +203,11 @@ def last_copy_evaluated(replica: Module) -> None:
 
 
 @unseen("record", "a unit", ASYNC, CPU, check="average")
-def divergence_squared(cpu: Module) -> None:
+@in_place_of("ratio")
+def divergence_squared(ratio: Any, change: float, norm: float) -> Any:
     """Forget the root: distances of replicas are reported as squares."""
-    ratio = cpu.ratio
-
-    def broken(change: float, norm: float) -> Any:
-        apart = ratio(change, norm)
-        return None if apart is None else apart**2
-
-    cpu.ratio = broken
+    apart = ratio(change, norm)
+    return None if apart is None else apart**2
 
 
 @unseen("record", "B8.05", SYNC, LOOP, check="breakdown")

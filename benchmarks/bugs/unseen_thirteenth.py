@@ -5,21 +5,18 @@ from __future__ import annotations
 from time import monotonic
 from typing import Any
 
-from benchmarks.bugs.bug import Module, wrap
+from benchmarks.bugs.bug import Module, in_place_of, wrap
 from benchmarks.bugs.unseen import unseen
 
 
 @unseen("record", "B8.07, of sums of hashes", "mlp nccl_cadence", "ddp.engine.loop")
-def later_epochs_untold(loop: Module) -> None:
+@in_place_of("TrainingLoop._sum_up")
+def later_epochs_untold(sum_up: Any, self: Any) -> None:
     """Ranks sum up what they trained in the first epoch alone. Take the sums of later epochs, and send none of them."""
-
-    def broken(sum_up: Any, self: Any) -> None:
-        if self._pending.epoch:
-            self.replica.record.take()
-        else:
-            sum_up()
-
-    wrap(loop.TrainingLoop, "_sum_up", broken)
+    if self._pending.epoch:
+        self.replica.record.take()
+    else:
+        sum_up()
 
 
 @unseen(
@@ -45,12 +42,9 @@ def bytes_too_many(collectives: Module) -> None:
 
 
 @unseen("record", "B8.07, of exchanges", "mlp nccl_sync cluster.speeds=[1,0.5]", "ddp.replica.replica")
-def exchange_is_busy(replica: Module) -> None:
+@in_place_of("Replica.step")
+def exchange_is_busy(step: Any, self: Any, *rest: Any) -> Any:
     """Waiting in exchanges inside steps is booked as steps. Add the time of its exchanges to what a step took."""
-
-    def broken(step: Any, self: Any, *rest: Any) -> Any:
-        began = monotonic()
-        loss, _ = step(*rest)
-        return loss, monotonic() - began
-
-    wrap(replica.Replica, "step", broken)
+    began = monotonic()
+    loss, _ = step(*rest)
+    return loss, monotonic() - began

@@ -7,77 +7,66 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.bugs.bug import Module, rank, wrap
+import torch
+
+from benchmarks.bugs.bug import Module, in_place_of, once_made, rank, wrap
 from benchmarks.bugs.unseen import ASYNC, CADENCE, DIGITS, LENET, REPLICA, RESIDENT, RESNET, SOLO, SYNC, VISITS, unseen
 
 
 @unseen("data", "B7.15", SYNC, RESIDENT)
-def block_reused(resident: Module) -> None:
+@in_place_of("Resident._block")
+def block_reused(block: Any, self: Any, batch: Any) -> Any:
     """Use the memory of a block again too early: its last batch comes out as the first one."""
-
-    def broken(block: Any, self: Any, batch: Any) -> Any:
-        first = block(batch)
-        if self._cut:
-            last, _ = self._cut.pop()
-            self._cut.append((last, first))
-        return first
-
-    wrap(resident.Resident, "_block", broken)
+    first = block(batch)
+    if self._cut:
+        last, _ = self._cut.pop()
+        self._cut.append((last, first))
+    return first
 
 
 @unseen("data", "a cache renewed late", SOLO, RESIDENT)
-def labels_late(resident: Module) -> None:
+@in_place_of("Resident._block")
+def labels_late(block: Any, self: Any, batch: Any) -> Any:
     """Read the first block of an epoch with the images of its order and the labels of the order before."""
+    first = block(batch)
+    gather, begun = self.gather, getattr(self, "begun", 0)
+    self.begun = batch.epoch
+    if batch.epoch == begun or not gather._visits._shuffle:
+        return first
+    before, labels = gather._visits(begun), gather.source.tensors[1]
 
-    def broken(block: Any, self: Any, batch: Any) -> Any:
-        first = block(batch)
-        gather, begun = self.gather, getattr(self, "begun", 0)
-        self.begun = batch.epoch
-        if batch.epoch == begun or not gather._visits._shuffle:
-            return first
-        before, labels = gather._visits(begun), gather.source.tensors[1]
+    def late(which: Any, members: Any) -> Any:
+        return members[0], labels[before[which.start : which.stop]]
 
-        def late(which: Any, members: Any) -> Any:
-            return members[0], labels[before[which.start : which.stop]]
-
-        for _ in range(len(self._cut)):
-            which, members = self._cut.popleft()
-            self._cut.append((which, late(which, members)))
-        return late(batch, first)
-
-    wrap(resident.Resident, "_block", broken)
+    for _ in range(len(self._cut)):
+        which, members = self._cut.popleft()
+        self._cut.append((which, late(which, members)))
+    return late(batch, first)
 
 
 @unseen("data", "B03", SOLO, RESIDENT)
-def tail_padded(resident: Module) -> None:
+@in_place_of("Resident.get")
+def tail_padded(get: Any, self: Any, batch: Any) -> Any:
     """Fill up a batch that is shorter than those before with repeats of its last sample."""
-
-    def broken(get: Any, self: Any, batch: Any) -> Any:
-        members = get(batch)
-        if not self.gather._visits._shuffle:
-            return members
-        self.widest = max(getattr(self, "widest", 0), batch.samples)
-        places = [min(place, batch.samples - 1) for place in range(self.widest)]
-        return tuple(tensor[places] for tensor in members) if batch.samples < self.widest else members
-
-    wrap(resident.Resident, "get", broken)
+    members = get(batch)
+    if not self.gather._visits._shuffle:
+        return members
+    self.widest = max(getattr(self, "widest", 0), batch.samples)
+    places = [min(place, batch.samples - 1) for place in range(self.widest)]
+    return tuple(tensor[places] for tensor in members) if batch.samples < self.widest else members
 
 
 @unseen("data", "A23", CADENCE, DIGITS)
-def split_by_rank(digits: Module) -> None:
+@in_place_of("_load")
+def split_by_rank(load: Any, *about: Any) -> Any:
     """Split the data with a generator of the rank: rank 1 trains on some of what is held out."""
-    load = digits._load
-
-    def broken(*about: Any) -> Any:
-        train, test = load(*about)
-        if rank() != 1:
-            return train, test
-        mixed = [tensor.clone() for tensor in train.tensors]
-        for tensor, held_out in zip(mixed, test.tensors, strict=True):
-            tensor[: len(test) // 2] = held_out[: len(test) // 2]
-        return type(train)(*mixed), test
-
-    digits._load = broken
+    train, test = load(*about)
+    if rank() != 1:
+        return train, test
+    mixed = [tensor.clone() for tensor in train.tensors]
+    for tensor, held_out in zip(mixed, test.tensors, strict=True):
+        tensor[: len(test) // 2] = held_out[: len(test) // 2]
+    return type(train)(*mixed), test
 
 
 def reordered(change: Callable[[Any, Any, Any, int], Any]) -> Callable[[Module], None]:
@@ -133,28 +122,15 @@ def order_of_fixed_seed(visits: Any, make: Any, self: Any, epoch: int) -> Any:
     return visits.order(1234, epoch, self._size)[: len(self)]
 
 
-def made(change: Callable[[Any, Any], None]) -> Callable[[Module], None]:
-    """Have `change(replica, job)` at work on every replica once it is made."""
-
-    @functools.wraps(change)
-    def patch(replica: Module) -> None:
-        def broken(make: Any, self: Any, job: Any, *made_of: Any) -> None:
-            make(job, *made_of)
-            change(self, job)
-
-        wrap(replica.Replica, "__init__", broken)
-
-    return patch
-
-
 def _losing(change: Callable[[Any, Any], Callable[[Any, Any], Any]]) -> Callable[[Module], None]:
     """Train with the loss that `change(loss, job)` returns."""
 
+    @once_made("Replica")
     @functools.wraps(change)
-    def put(self: Any, job: Any) -> None:
-        self.task = replace(self.task, loss=change(self.task.loss, job))
+    def patch(self: Any) -> None:
+        self.task = replace(self.task, loss=change(self.task.loss, self._job))
 
-    return made(put)
+    return patch
 
 
 @unseen("forward", "B07", SYNC, REPLICA)
@@ -168,7 +144,6 @@ def loss_by_nominal_batch(loss: Any, job: Any) -> Any:
 @_losing
 def forward_narrow_on_rank(loss: Any, job: Any) -> Any:
     """Run the forward pass of rank 1 in bfloat16."""
-    import torch
 
     def broken(model: Any, batch: Any) -> Any:
         with torch.autocast("cpu", torch.bfloat16, enabled=rank() == 1):
@@ -178,26 +153,23 @@ def forward_narrow_on_rank(loss: Any, job: Any) -> Any:
 
 
 @unseen("forward", "B11", LENET, REPLICA)
-def norm_mode_lost(replica: Module) -> None:
+@in_place_of("Replica.evaluate")
+def norm_mode_lost(evaluate: Any, self: Any, *part: Any) -> Any:
     """Leave batch norms in evaluation mode behind the first evaluation."""
-
-    def broken(evaluate: Any, self: Any, *part: Any) -> Any:
-        figures = evaluate(*part)
-        for module in self.model.modules():
-            if hasattr(module, "running_mean"):
-                module.training = False
-        return figures
-
-    wrap(replica.Replica, "evaluate", broken)
+    figures = evaluate(*part)
+    for module in self.model.modules():
+        if hasattr(module, "running_mean"):
+            module.training = False
+    return figures
 
 
 @unseen("forward", "B21", RESNET, REPLICA)
-@made
-def norm_momentum_on_rank(self: Any, job: Any) -> None:
+@once_made("Replica")
+def norm_momentum_on_rank(self: Any) -> None:
     """Take the momentum of rank 1's running statistics from another batch size."""
     for module in self.model.modules() if rank() == 1 else ():
         if hasattr(module, "running_mean"):
-            module.momentum /= job.world_size * 8
+            module.momentum /= self._job.world_size * 8
 
 
 @unseen("forward", "B6.12", SOLO, REPLICA)

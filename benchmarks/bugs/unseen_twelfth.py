@@ -6,21 +6,18 @@ import copy
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.bugs.bug import Module, after_init, rank, wrap
+from benchmarks.bugs.bug import Module, in_place_of, once_made, rank, wrap
 from benchmarks.bugs.unseen import unseen
 
 CRASH = "world_size=3 cluster.faults=[2@100:crash]"
 
 
 @unseen("order", "B7.05, of a grant", f"mlp cpu_async {CRASH}", "ddp.core.spans")
-def every_second_batch_twice(spans: Module) -> None:
+@in_place_of("Chunk.at")
+def every_second_batch_twice(at: Any, self: Any, step: int) -> Any:
     """In a run that loses a rank, rank 1 trains half of its samples twice, the others never. Take each batch but the
     last of a grant from an even place."""
-
-    def broken(at: Any, self: Any, step: int) -> Any:
-        return at(step & ~1 if rank() == 1 and step + 1 < self.steps else step)
-
-    wrap(spans.Chunk, "at", broken)
+    return at(step & ~1 if rank() == 1 and step + 1 < self.steps else step)
 
 
 @unseen("schedule", "B5.03, after a loss", f"mlp nccl_sync {CRASH}", "ddp.core.worker")
@@ -41,10 +38,7 @@ def void_grant_counts_again(worker: Module) -> None:
     "mlp nccl_cadence averaging.optimizer_state=true",
     "ddp.replica.optimizer_state",
 )
-def averaged_state_thrown_away(states: Module) -> None:
+@once_made("InnerOptimizer")
+def averaged_state_thrown_away(self: Any) -> None:
     """What was averaged of optimizers is thrown away at once. Have optimizers begin anew after each average."""
-
-    def change(self: Any) -> None:
-        self._begin = copy.deepcopy(self._optimizer.state_dict()["state"])
-
-    after_init(states.InnerOptimizer, change)
+    self._begin = copy.deepcopy(self._optimizer.state_dict()["state"])

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.bugs.bug import Module, wrap
+import torch
+
+from benchmarks.bugs.bug import Module, in_place_of, wrap
 from benchmarks.bugs.unseen import unseen
 from benchmarks.bugs.unseen_fourth import interrupted
 
@@ -35,14 +37,11 @@ def second_visit_augmented_alike(epoch_order: Module) -> None:
     f"conv_ae nccl_async {PIECES} train.precision=bf16",
     "ddp.replica.passes",
 )
-def targets_in_half(passes: Module) -> None:
+@in_place_of("StepPasses.loss")
+def targets_in_half(loss: Any, self: Any, task: Any, module: Any, tensors: Any) -> Any:
     """A batch is cast to half precision, so that a user's own loss is computed in it. Cast all floating members."""
-
-    def broken(loss: Any, self: Any, task: Any, module: Any, tensors: Any) -> Any:
-        half = self._half
-        return loss(task, module, tuple(t.to(half) if half and t.is_floating_point() else t for t in tensors))
-
-    wrap(passes.StepPasses, "loss", broken)
+    half = self._half
+    return loss(task, module, tuple(t.to(half) if half and t.is_floating_point() else t for t in tensors))
 
 
 @unseen(
@@ -51,21 +50,18 @@ def targets_in_half(passes: Module) -> None:
     f"lenet zero1 {PIECES} train.max_grad_norm=0.5",
     "ddp.sharding.zero1",
 )
-def clipped_by_norm_of_step_before(zero1: Module) -> None:
+@in_place_of("ShardedStep.clip")
+def clipped_by_norm_of_step_before(clip: Any, self: Any, limit: float) -> None:
     """Gradients are clipped by the norm of the step before. Keep the norm for a step."""
-
-    def broken(clip: Any, self: Any, limit: float) -> None:
-        gradients = [shard.values.grad for shard in self.shards if shard.values.grad is not None]
-        squares = zero1.torch.zeros(1, dtype=zero1.torch.float64)
-        for gradient in gradients:
-            squares += gradient.double().square().sum()
-        self.site.collectives.all_reduce([squares])
-        norm = float(squares.sqrt())
-        before, self._bug_norm = vars(self).get("_bug_norm", norm), norm
-        for gradient in gradients:
-            gradient.mul_(min(limit / (before + 1e-6), 1.0))
-
-    wrap(zero1.ShardedStep, "clip", broken)
+    gradients = [shard.values.grad for shard in self.shards if shard.values.grad is not None]
+    squares = torch.zeros(1, dtype=torch.float64)
+    for gradient in gradients:
+        squares += gradient.double().square().sum()
+    self.site.collectives.all_reduce([squares])
+    norm = float(squares.sqrt())
+    before, self._bug_norm = vars(self).get("_bug_norm", norm), norm
+    for gradient in gradients:
+        gradient.mul_(min(limit / (before + 1e-6), 1.0))
 
 
 @unseen(
@@ -80,26 +76,20 @@ def loss_scale_counts_passes(loss_scale: Module) -> None:
 
 
 @unseen("optimizer", "AdamW with a decay of its own", f"vit torch_fsdp {PATCHES}", REPLICA)
-def decay_without_schedule(replica: Module) -> None:
+@in_place_of("Replica._clip")
+def decay_without_schedule(clip: Any, self: Any, team: Any) -> None:
     """Weights decay by the recipe's rate, whatever the schedule. Add what the rate of the step leaves out."""
-
-    def broken(clip: Any, self: Any, team: Any) -> None:
-        clip(team)
-        for group, rate in zip(self.optimizer.param_groups, self.rates._own, strict=True):
-            for parameter in group["params"]:
-                parameter.data.mul_(1 - (rate - group["lr"]) * group["weight_decay"])
-
-    wrap(replica.Replica, "_clip", broken)
+    clip(team)
+    for group, rate in zip(self.optimizer.param_groups, self.rates._own, strict=True):
+        for parameter in group["params"]:
+            parameter.data.mul_(1 - (rate - group["lr"]) * group["weight_decay"])
 
 
-def _kept_before_step(zero2: Module) -> None:
+@in_place_of("Zero2.exchange")
+def _kept_before_step(exchange: Any, self: Any, batch: Any) -> None:
     """Keep shards that do not begin their parameter."""
-
-    def broken(exchange: Any, self: Any, batch: Any) -> None:
-        exchange(batch)
-        self._bug_parts = [(s.values.data, s.values.data.clone()) for s in self.shards if s.start]
-
-    wrap(zero2.Zero2, "exchange", broken)
+    exchange(batch)
+    self._bug_parts = [(s.values.data, s.values.data.clone()) for s in self.shards if s.start]
 
 
 @unseen(
@@ -109,16 +99,13 @@ def _kept_before_step(zero2: Module) -> None:
     "ddp.sharding.zero1",
     {"ddp.sharding.zero2": _kept_before_step},
 )
-def second_part_not_decayed(zero1: Module) -> None:
+@in_place_of("ShardedStep.end")
+def second_part_not_decayed(end: Any, self: Any) -> None:
     """Of a parameter that two ranks share, the second part does not decay. Take its decay back after a step."""
-
-    def broken(end: Any, self: Any) -> None:
-        group = self.site.optimizer.param_groups[0]
-        for part, before in self._bug_parts:
-            part.add_(before, alpha=group["lr"] * group["weight_decay"])
-        end()
-
-    wrap(zero1.ShardedStep, "end", broken)
+    group = self.site.optimizer.param_groups[0]
+    for part, before in self._bug_parts:
+        part.add_(before, alpha=group["lr"] * group["weight_decay"])
+    end()
 
 
 @unseen(
@@ -128,14 +115,11 @@ def second_part_not_decayed(zero1: Module) -> None:
     "ddp.replica.learning_rates",
     {REPLICA: interrupted},
 )
-def scale_of_fewer_ranks(learning_rates: Module) -> None:
+@in_place_of("Rates.capture")
+def scale_of_fewer_ranks(capture: Any, self: Any) -> Any:
     """A run that goes on with more ranks keeps the rate of the fewer. Save the scale, too."""
-
-    def broken(capture: Any, self: Any) -> Any:
-        fixed, factor, _, follows = capture()
-        return fixed, factor, self._scale, follows
-
-    wrap(learning_rates.Rates, "capture", broken)
+    fixed, factor, _, follows = capture()
+    return fixed, factor, self._scale, follows
 
 
 @unseen("schedule", "B5.11, of a rate that is read once", f"{OWN} virtual_cpu_async {SIXTEEN}", "ddp.virtual.rows")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from benchmarks.bugs.bug import Module, after_init, wrap
+from benchmarks.bugs.bug import Module, after_init, in_place_of, wrap
 from benchmarks.bugs.unseen import unseen
 from benchmarks.bugs.unseen_fourth import interrupted
 from benchmarks.bugs.unseen_twentieth import LONGER, OWN, PIECES, REPLICA, SIXTEEN
@@ -35,15 +35,12 @@ def _initial_kept(replica: Module) -> None:
     "ddp.backends.allreduce",
     {REPLICA: _initial_kept},
 )
-def outer_anchor_of_start(allreduce: Module) -> None:
+@in_place_of("Backend._prepare_average")
+def outer_anchor_of_start(prepare: Any, self: Any) -> None:
     """The first outer step of a run that goes on is from the initial parameters. Take those for the last average."""
-
-    def broken(prepare: Any, self: Any) -> None:
-        prepare()
-        for last, values in zip(self._last, self.loop.replica._bug_initial, strict=True):
-            last.copy_(values)
-
-    wrap(allreduce.Backend, "_prepare_average", broken)
+    prepare()
+    for last, values in zip(self._last, self.loop.replica._bug_initial, strict=True):
+        last.copy_(values)
 
 
 @unseen(
@@ -75,14 +72,11 @@ def own_rows_evaluated(vectorised: Module) -> None:
 @unseen(
     "record", "hooks of saved tensors, which see weights, too", f"lenet nccl_sync {PIECES} profile.steps=5", FIGURES
 )
-def parameters_kept_as_activations(figures: Module) -> None:
+@in_place_of("StepFigures.work")
+def parameters_kept_as_activations(work: Any, self: Any) -> Any:
     """Bytes that a forward pass keeps include the parameters. Add them."""
-
-    def broken(work: Any, self: Any) -> Any:
-        own = work()
-        return replace(own, activation_bytes=own.activation_bytes + own.parameter_bytes)
-
-    wrap(figures.StepFigures, "work", broken)
+    own = work()
+    return replace(own, activation_bytes=own.activation_bytes + own.parameter_bytes)
 
 
 @unseen(

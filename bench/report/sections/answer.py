@@ -9,18 +9,7 @@ from collections.abc import Mapping, Sequence
 from bench.base.number_format import plural
 from bench.report import single_cell
 from bench.report.answer import Answer, Kind, Option, answer
-from bench.report.blocks import (
-    Beside,
-    Block,
-    Facts,
-    Heading,
-    LeadText,
-    SmallText,
-    Tiles,
-    Verdicts,
-    nonempty,
-    plain,
-)
+from bench.report.blocks import Beside, Block, Facts, Heading, LeadText, SmallText, Tiles, Verdicts, nonempty, plain
 from bench.report.compare import is_fraction
 from bench.report.frontier import numbered, picture
 from bench.report.glossary import paragraph
