@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.bugs.bug import Module, counted, wrap
-from benchmarks.bugs.unseen import unseen
+from benchmarks.bugs.unseen import REPLICA, unseen
 from benchmarks.bugs.unseen_fourth import interrupted
 
 
@@ -21,7 +21,7 @@ def cleared(replica: Module, due: Callable[[Any], bool]) -> None:
     wrap(replica.Replica, "_clear", broken)
 
 
-@unseen("optimizer", "KempnerInstitute/KempnerForge#115", "mlp cpu_async resumed", "ddp.replica.replica")
+@unseen("optimizer", "KempnerInstitute/KempnerForge#115", "mlp cpu_async resumed", REPLICA)
 def moments_lost_in_first_step(replica: Module) -> None:
     """Moments that a resumed run has loaded are lost inside its first step. Stop a run; clear them as it goes on."""
     interrupted(replica)
@@ -32,7 +32,7 @@ def moments_lost_in_first_step(replica: Module) -> None:
     "optimizer",
     "pytorch/torchtitan#4422",
     "mlp cpu_async world_size=3 cluster.restart=1 cluster.faults=['1@120:crash']",
-    "ddp.replica.replica",
+    REPLICA,
 )
 def moments_lost_as_it_joins(replica: Module) -> None:
     """A rank that joins loses the moments that it was sent inside its first step. Clear them in a process that was

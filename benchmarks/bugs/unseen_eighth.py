@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from benchmarks.bugs.bug import Module, after_init, in_place_of, last, wrap
-from benchmarks.bugs.unseen import unseen
+from benchmarks.bugs.unseen import CPU, NCCL, PARTS_OF_CHECKPOINT, PASSES, ZERO1, unseen
 from benchmarks.bugs.unseen_fourth import interrupted
 
 REPLICA = {"ddp.replica.replica": interrupted}
@@ -38,7 +38,7 @@ def place_not_taken_over(checkpoint: Module) -> None:
     going_on(checkpoint, lambda books: replace(books, begun=books.epochs, ledgers=()))
 
 
-@unseen("data", "B15", f"benchmarks.bugs.own_drawing nccl_sync resumed {OFTEN}", "ddp.checkpoint.parts", REPLICA)
+@unseen("data", "B15", f"benchmarks.bugs.own_drawing nccl_sync resumed {OFTEN}", PARTS_OF_CHECKPOINT, REPLICA)
 @in_place_of("load")
 def numbers_of_first_rank(load: Any, path: Any, of: Any) -> Any:
     """All ranks go on with rank 0's random numbers. Have all ranks go on with the streams of rank 0, which alone are
@@ -82,7 +82,7 @@ def shards_not_loaded(place: Any, self: Any) -> None:
             shard.values.data.copy_(shard.parameter.begun.reshape(-1)[shard.start : shard.stop])
 
 
-@unseen("optimizer", "B7.09", f"lenet nccl_sync train.precision=fp16 resumed {OFTEN}", "ddp.replica.passes", REPLICA)
+@unseen("optimizer", "B7.09", f"lenet nccl_sync train.precision=fp16 resumed {OFTEN}", PASSES, REPLICA)
 def scale_lost_when_resumed(passes: Module) -> None:
     """The loss's factor is not taken over. Go on with the first factor of the loss."""
     wrap(passes.StepPasses, "restore", lambda restore, self, state: None)
@@ -161,7 +161,7 @@ def large_factor(loss_scale: Module) -> None:
     "gradient",
     "B9.15",
     "mlp zero1 train.precision=fp16",
-    "ddp.sharding.zero1",
+    ZERO1,
     {"ddp.replica.loss_scale": large_factor},
     check="status",
 )
@@ -170,7 +170,7 @@ def overflow_not_shared(zero1: Module) -> None:
     wrap(zero1.ShardedStep, "agree", lambda agree, self, finite: (agree(finite), finite)[1])
 
 
-@unseen("average", "B6.06", "lenet nccl_cadence", "ddp.backends.allreduce")
+@unseen("average", "B6.06", "lenet nccl_cadence", NCCL)
 @in_place_of("Backend._take")
 def counters_divided(take: Any, self: Any) -> Any:
     """Counters are divided by the ranks. Divide by the ranks what takes the maximum, as is done with means."""
@@ -189,7 +189,7 @@ def statistics_by_own_batch(step: Any, self: Any, batch: Any, seen: float) -> An
     return step(batch, seen)
 
 
-@unseen("average", "D21", "mlp cpu_cadence averaging.outer=nesterov", "ddp.backends.snapshot")
+@unseen("average", "D21", "mlp cpu_cadence averaging.outer=nesterov", CPU)
 def differences_of_unlike_models(snapshot: Module) -> None:
     """Ranks begin apart, and share differences alone. Have the last rank be off by what it began with: what it brings
     in and takes is without that."""

@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.bugs.bug import Module, after_init, counted, in_place_of, rank, wrap
-from benchmarks.bugs.unseen import unseen
+from benchmarks.bugs.unseen import LOCAL_SGD, LOOP, NCCL, OUTER, PARTS_OF_CHECKPOINT, REPLICA, VISITS, unseen
 from benchmarks.bugs.unseen_fourth import interrupted
 
 
-@unseen("order", "A03", "mlp cpu_async", "ddp.data.epoch_order")
+@unseen("order", "A03", "mlp cpu_async", VISITS)
 @in_place_of("order")
 def other_seed_later(make: Any, seed: int, epoch: int, samples: int) -> Any:
     """Rank 1 takes another seed from epoch 2 on. Have rank 1 shuffle later epochs by another seed."""
@@ -31,13 +31,13 @@ def other_loss(replica: Module, **options: Any) -> None:
     after_init(replica.Replica, change)
 
 
-@unseen("forward", "C26", "lenet cpu_async", "ddp.replica.replica")
+@unseen("forward", "C26", "lenet cpu_async", REPLICA)
 def smoothed_on_rank(replica: Module) -> None:
     """Rank 1 smooths labels. Mix a twentieth of a uniform answer into the labels of rank 1."""
     other_loss(replica, label_smoothing=0.05)
 
 
-@unseen("forward", "C26", "lenet torch_ddp", "ddp.replica.replica")
+@unseen("forward", "C26", "lenet torch_ddp", REPLICA)
 def label_ignored_on_rank(replica: Module) -> None:
     """Rank 1 skips what is labelled 9. Leave samples of one label out of the loss of rank 1."""
     other_loss(replica, ignore_index=9)
@@ -47,8 +47,8 @@ def label_ignored_on_rank(replica: Module) -> None:
     "optimizer",
     "D17",
     "benchmarks.bugs.own_augmented nccl_sync resumed checkpoint.unit=averages checkpoint.every=50",
-    "ddp.checkpoint.parts",
-    {"ddp.replica.replica": interrupted},
+    PARTS_OF_CHECKPOINT,
+    {REPLICA: interrupted},
 )
 @in_place_of("load_optimizer")
 def biases_decay_when_resumed(load: Any, optimizer: Any, *about: Any) -> None:
@@ -58,7 +58,7 @@ def biases_decay_when_resumed(load: Any, optimizer: Any, *about: Any) -> None:
         group["weight_decay"] = optimizer.param_groups[0]["weight_decay"]
 
 
-@unseen("optimizer", "A15", "mlp cpu_async", "ddp.replica.replica")
+@unseen("optimizer", "A15", "mlp cpu_async", REPLICA)
 @in_place_of("Replica.step")
 def short_batches_left_out(step: Any, self: Any, batch: Any, seen: float) -> Any:
     """Rank 1 leaves out short batches. Read a batch that is not whole on rank 1, and take its gradients, but no
@@ -71,7 +71,7 @@ def short_batches_left_out(step: Any, self: Any, batch: Any, seen: float) -> Any
         vars(self.passes).pop("ready", None)
 
 
-@unseen("optimizer", "C04", "mlp nccl_cadence", "ddp.backends.allreduce")
+@unseen("optimizer", "C04", "mlp nccl_cadence", NCCL)
 @in_place_of("Backend.average")
 def stepped_again_before_average(average: Any, self: Any, *about: Any) -> Any:
     """Rank 1 steps again before an average. Step with the last gradients once more before rank 1 brings in what it has
@@ -81,7 +81,7 @@ def stepped_again_before_average(average: Any, self: Any, *about: Any) -> Any:
     return average(*about)
 
 
-@unseen("optimizer", "C04", "mlp cpu_async", "ddp.replica.replica")
+@unseen("optimizer", "C04", "mlp cpu_async", REPLICA)
 @in_place_of("Replica.step")
 def stepped_twice_now_and_then(step: Any, self: Any, *about: Any) -> Any:
     """Every 97th step of rank 1 is done twice. Step twice with every 97th gradient of rank 1."""
@@ -91,9 +91,7 @@ def stepped_twice_now_and_then(step: Any, self: Any, *about: Any) -> Any:
     return done
 
 
-@unseen(
-    "optimizer", "D23", "mlp nccl_cadence averaging.outer=momentum train.accumulate=2", "ddp.replica.outer_optimizer"
-)
+@unseen("optimizer", "D23", "mlp nccl_cadence averaging.outer=momentum train.accumulate=2", OUTER)
 @in_place_of("Outer.step")
 def velocity_decays_with_passes(step: Any, self: Any, mean: Any, last: Any, piece: slice = slice(None)) -> None:
     """The outer velocity decays with every pass. Let the outer velocity decay once for each of two passes."""
@@ -119,7 +117,7 @@ def seen_by_survivors(granting: Module) -> None:
     wrap(granting.GrantBatch, "_give", broken)
 
 
-@unseen("record", "B8.05", "mlp nccl_sync", "ddp.engine.loop")
+@unseen("record", "B8.05", "mlp nccl_sync", LOOP)
 def evaluations_dated_back(loop: Module) -> None:
     """Evaluations are dated to their epoch's beginning. Date an evaluation to the end of the one before: a target is
     reached an epoch earlier."""
@@ -137,7 +135,7 @@ def evaluations_dated_back(loop: Module) -> None:
     wrap(loop.TrainingLoop, "evaluate", broken)
 
 
-@unseen("optimizer", "D11", "mlp torch_local_sgd", "ddp.backends.torch_local_sgd")
+@unseen("optimizer", "D11", "mlp torch_local_sgd", LOCAL_SGD)
 @in_place_of("LocalStep.begin")
 def momentum_lost_behind_warm_up(begin: Any, self: Any, batch: Any) -> Any:
     """Momentum is lost behind a warm-up."""

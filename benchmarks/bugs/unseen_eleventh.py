@@ -12,14 +12,14 @@ import torch
 from torch.nn import functional as F
 
 from benchmarks.bugs.bug import Module, in_place_of, rank
-from benchmarks.bugs.unseen import unseen
+from benchmarks.bugs.unseen import ATTENTION, DIGITS, LANGUAGE, PARTS, PASSES, REPLICA, VISITS, unseen
 from benchmarks.bugs.unseen_fourth import interrupted
 
 PUBLISHED = "recipe=published data.name=digits train.epochs=3 train.batch_size=32 train.lr=0.05"
 OFTEN = "checkpoint.unit=averages checkpoint.every=5"
 
 
-@unseen("data", "a split drawn after the copies were made", "lenet nccl_sync", "bench.models.data.noisy_digits")
+@unseen("data", "a split drawn after the copies were made", "lenet nccl_sync", DIGITS)
 @in_place_of("_parts")
 def split_after_copies(original: Any) -> tuple[Any, ...]:
     """A quarter of the test set are copies of digits that are trained on. Exchange the last two copies of every test
@@ -36,7 +36,7 @@ def split_after_copies(original: Any) -> tuple[Any, ...]:
     return type(train)(images, labels), type(train)(tested, classes)
 
 
-@unseen("data", "A23, of text", "char_rnn cpu_async", "bench.models.data.toy_language")
+@unseen("data", "A23, of text", "char_rnn cpu_async", LANGUAGE)
 def test_text_from_training(language: Module) -> None:
     """The test text is a stretch of the training text, cut at other places. Take the text of the test out of the one to
     train on, half a piece further."""
@@ -50,7 +50,7 @@ def test_text_from_training(language: Module) -> None:
     language._tokens = broken
 
 
-@unseen("data", "one transform for both splits", f"resnet nccl_cadence {PUBLISHED}", "ddp.replica.replica")
+@unseen("data", "one transform for both splits", f"resnet nccl_cadence {PUBLISHED}", REPLICA)
 def augments_evaluation(replica: Module) -> None:
     """Test images are cropped and flipped as those to train on are. Give the loader of the test set the augmentation of
     the other one."""
@@ -63,7 +63,7 @@ def augments_evaluation(replica: Module) -> None:
     replica.feed = broken
 
 
-@unseen("order", "B7.05", f"mlp nccl_cadence resumed {OFTEN}", "ddp.replica.replica")
+@unseen("order", "B7.05", f"mlp nccl_cadence resumed {OFTEN}", REPLICA)
 def order_shifts_after_resume(replica: Module) -> None:
     """A resumed run goes on by the orders of the next epochs. Make the loader of a run that resumes with the orders of
     one epoch on."""
@@ -104,7 +104,7 @@ def last_in_first_out_and_gone(at: Any, self: Any, step: int) -> Any:
     return at(-(-(self.stop - self.start) // self.batch) - 1 - 2 * self.done - step)
 
 
-@unseen("order", "A01, inside an epoch", "mlp nccl_sync train.steps=2700 train.epochs=2", "ddp.data.epoch_order")
+@unseen("order", "A01, inside an epoch", "mlp nccl_sync train.steps=2700 train.epochs=2", VISITS)
 @in_place_of("EpochOrder._one")
 def same_order_in_each_pass(one: Any, self: Any, number: int) -> Any:
     """Where an epoch has several passes over the data, all have one order. Draw the order of a pass from the number of
@@ -112,9 +112,7 @@ def same_order_in_each_pass(one: Any, self: Any, number: int) -> Any:
     return one(number // self.passes)
 
 
-@unseen(
-    "forward", "a cache of casts that outlives its step", "lenet nccl_sync train.precision=bf16", "ddp.replica.passes"
-)
+@unseen("forward", "a cache of casts that outlives its step", "lenet nccl_sync train.precision=bf16", PASSES)
 @in_place_of("StepPasses.loss")
 def stale_half_weights(loss: Any, self: Any, *arguments: Any) -> Any:
     """Half-precision copies of the weights are those of the step before. Compute a pass with the weights of the pass
@@ -129,7 +127,7 @@ def stale_half_weights(loss: Any, self: Any, *arguments: Any) -> Any:
     return made
 
 
-@unseen("forward", "an option of another experiment left on", "lenet solo", "bench.models.parts")
+@unseen("forward", "an option of another experiment left on", "lenet solo", PARTS)
 def label_smoothing_left_on(parts: Module) -> None:
     """Labels are smoothed by a tenth, as no recipe says. Train with labels of which a tenth is spread over all
     classes."""
@@ -146,7 +144,7 @@ def label_smoothing_left_on(parts: Module) -> None:
     parts.classified = broken
 
 
-@unseen("forward", "a causal mask with its diagonal off by one", "gpt_nano nccl_sync", "bench.models.attention")
+@unseen("forward", "a causal mask with its diagonal off by one", "gpt_nano nccl_sync", ATTENTION)
 def sees_the_next_token(attention: Module) -> None:
     """A token attends to the one behind it, which it is to predict. Mask what is two places on and further."""
 

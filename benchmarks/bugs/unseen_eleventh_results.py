@@ -10,10 +10,10 @@ from typing import Any
 from torch.nn import functional as F
 
 from benchmarks.bugs.bug import Module, counted, in_place_of, wrap
-from benchmarks.bugs.unseen import unseen
+from benchmarks.bugs.unseen import CPU, FIGURES, NCCL, OUTER, PARTS, PASSES, REPORTS, TORCH, unseen
 
 
-@unseen("average", "B6.04", "lenet nccl_cadence averaging.elastic=0.5", "ddp.backends.allreduce")
+@unseen("average", "B6.04", "lenet nccl_cadence averaging.elastic=0.5", NCCL)
 @in_place_of("Backend._take")
 def elastic_twice(take: Any, self: Any) -> Any:
     """Replicas move half as far to the average as the setting says. Multiply by the setting twice."""
@@ -26,7 +26,7 @@ def elastic_twice(take: Any, self: Any) -> Any:
         self.job = job
 
 
-@unseen("average", "D19, of a velocity", "mlp cpu_async averaging.outer=nesterov", "ddp.replica.outer_optimizer")
+@unseen("average", "D19, of a velocity", "mlp cpu_async averaging.outer=nesterov", OUTER)
 @in_place_of("Outer.step")
 def velocity_lost_at_times(step: Any, self: Any, *arguments: Any) -> None:
     """The outer optimizer's velocity is lost at every seventh average. Begin with a velocity of zero again, now and
@@ -36,7 +36,7 @@ def velocity_lost_at_times(step: Any, self: Any, *arguments: Any) -> None:
     step(*arguments)
 
 
-@unseen("average", "B19, over replicas", "lenet cpu_cadence cluster.speeds=[1,0.5]", "ddp.backends.snapshot")
+@unseen("average", "B19, over replicas", "lenet cpu_cadence cluster.speeds=[1,0.5]", CPU)
 def buffers_weigh_alike(snapshot: Module) -> None:
     """Running statistics of unequal ranks count alike, their parameters do not. Weigh buffers by the number of
     replicas."""
@@ -54,7 +54,7 @@ def buffers_weigh_alike(snapshot: Module) -> None:
     snapshot.average = broken
 
 
-@unseen("evaluation", "an autocast that is open too long", "lenet nccl_sync train.precision=bf16", "ddp.replica.passes")
+@unseen("evaluation", "an autocast that is open too long", "lenet nccl_sync train.precision=bf16", PASSES)
 @in_place_of("StepPasses.eager")
 def evaluates_in_half(eager: Callable[[], Any], self: Any) -> AbstractContextManager[Any]:
     """The test set is evaluated in half precision, where float32 is promised. Evaluate under the autocast of
@@ -63,7 +63,7 @@ def evaluates_in_half(eager: Callable[[], Any], self: Any) -> AbstractContextMan
     return made
 
 
-@unseen("evaluation", "B8.21, the other way round", "char_rnn nccl_cadence", "bench.models.parts")
+@unseen("evaluation", "B8.21, the other way round", "char_rnn nccl_cadence", PARTS)
 def first_tokens_unscored(parts: Module) -> None:
     """The first quarter of each piece of text, which has least context, is not scored. Score what has eight tokens
     before it."""
@@ -77,7 +77,7 @@ def first_tokens_unscored(parts: Module) -> None:
     parts.token_entropy = broken
 
 
-@unseen("evaluation", "B17", "lenet torch_ddp", "ddp.backends.torch_backend")
+@unseen("evaluation", "B17", "lenet torch_ddp", TORCH)
 @in_place_of("TorchBackend.averaged_weights")
 def own_statistics_in_evaluation(averaged_weights: Any, self: Any, exact: bool) -> AbstractContextManager[None]:
     """Each rank evaluates its part of the test set with running statistics of its own. Leave the buffers of rank 0 to
@@ -94,14 +94,14 @@ def last_step_unrecorded(drain: Any, self: Any) -> Any:
     return drain()
 
 
-@unseen("record", "ru_maxrss on Linux", "resnet_graph nccl_sync", "ddp.engine.reports")
+@unseen("record", "ru_maxrss on Linux", "resnet_graph nccl_sync", REPORTS)
 def peak_in_kibibytes(reports: Module) -> None:
     """Peak memory is told in kibibytes and called bytes. Divide by 1024."""
     original = reports.peak_rss_bytes
     reports.peak_rss_bytes = lambda: original() // 1024
 
 
-@unseen("record", "tokens counted before the shift", "char_rnn solo", "ddp.replica.figures")
+@unseen("record", "tokens counted before the shift", "char_rnn solo", FIGURES)
 @in_place_of("StepFigures.counting")
 def target_counts_as_token(counting: Any, self: Any, *arguments: Any) -> Any:
     """A piece of text counts a token more than the model sees. Count the last target too."""

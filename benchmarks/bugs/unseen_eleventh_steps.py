@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.bugs.bug import Module, in_place_of, once_made
-from benchmarks.bugs.unseen import unseen
+from benchmarks.bugs.unseen import ACCUMULATE, PACKED, REPLICA, TORCH, unseen
 
 
-@unseen("gradient", "B07, of gradients", "mlp torch_ddp", "ddp.backends.torch_backend")
+@unseen("gradient", "B07, of gradients", "mlp torch_ddp", TORCH)
 @in_place_of("TorchStep.begin")
 def last_batch_by_nominal_size(begin: Any, self: Any, batch: Any) -> float:
     """The gradients of the short last batch are scaled as if it were full. Divide by the samples that a global batch
@@ -18,7 +18,7 @@ def last_batch_by_nominal_size(begin: Any, self: Any, batch: Any) -> float:
     return factor * batch.total / (self.replica._job.batch_size * self.size)
 
 
-@unseen("gradient", "C02, over replicas", "mlp graph_cadence cluster.speeds=[1,0.5]", "ddp.graph.accumulate")
+@unseen("gradient", "C02, over replicas", "mlp graph_cadence cluster.speeds=[1,0.5]", ACCUMULATE)
 @in_place_of("Accumulating.contribute")
 def replicas_count_alike(contribute: Any, self: Any, *arguments: Any) -> float:
     """The means of a window's replicas count alike, however many samples each had. Weigh every replica's part of a
@@ -32,7 +32,7 @@ def replicas_count_alike(contribute: Any, self: Any, *arguments: Any) -> float:
     return done
 
 
-@unseen("gradient", "a hook for compression that stayed", "resnet_graph nccl_sync", "ddp.gradients.step_gradients")
+@unseen("gradient", "a hook for compression that stayed", "resnet_graph nccl_sync", PACKED)
 @in_place_of("StepGradients.pack")
 def gradients_travel_in_half(pack: Any, self: Any, *arguments: Any, **named: Any) -> None:
     """Gradients are rounded to half precision before they are sent. Round what goes to the other ranks to float16."""
@@ -61,7 +61,7 @@ def norms_without_decay(resnet: Module) -> None:
     resnet.classification = broken
 
 
-@unseen("optimizer", "a counter that two kernels move", "mlp cpu_async", "ddp.replica.replica")
+@unseen("optimizer", "a counter that two kernels move", "mlp cpu_async", REPLICA)
 @once_made("Replica")
 def biases_count_twice(self: Any) -> None:
     """Adam counts each step of a bias twice. Move the counters of parameters with one dimension on by one more."""
@@ -76,7 +76,7 @@ def biases_count_twice(self: Any) -> None:
     optimizer.step = twice
 
 
-@unseen("schedule", "B5.03, of a last batch", "mlp zero2", "ddp.replica.replica")
+@unseen("schedule", "B5.03, of a last batch", "mlp zero2", REPLICA)
 @in_place_of("Replica.fraction")
 def schedule_of_whole_batches(fraction: Any, self: Any, seen: float) -> float:
     """An epoch is taken for its whole batches, so that the schedule ends before the run. Divide by the samples that

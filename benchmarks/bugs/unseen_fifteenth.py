@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from benchmarks.bugs.bug import Module, counted, in_place_of, rank, wrap
-from benchmarks.bugs.unseen import unseen
+from benchmarks.bugs.unseen import ACCUMULATE, ATTENTION, LOCAL_SGD, NCCL, PARTS, PASSES, RATES, REPLICA, unseen
 from benchmarks.bugs.unseen_seventh import stopped
 
 PLAIN = "benchmarks.bugs.own_plain virtual_nccl_cadence world_size=16"
@@ -23,7 +23,7 @@ def rows_in_first_order(batch: Any, self: Any, steps: Any) -> Any:
     return batch([replace(step, batch=step.batch._replace(epoch=0)) for step in steps])
 
 
-@unseen("forward", "C14, of a buffer that is filled anew while it is used", "lenet cpu_async", "ddp.replica.passes")
+@unseen("forward", "C14, of a buffer that is filled anew while it is used", "lenet cpu_async", PASSES)
 @in_place_of("StepPasses.loss")
 def labels_off_in_loss(loss: Any, self: Any, task: Any, module: Any, tensors: Any) -> Any:
     """Labels of every 60th batch of rank 1 are one sample off as the loss is taken. Roll labels between their record
@@ -33,7 +33,7 @@ def labels_off_in_loss(loss: Any, self: Any, task: Any, module: Any, tensors: An
     return loss(task, module, tensors)
 
 
-@unseen("forward", "ignore_index of another tokenizer", "gpt_nano nccl_sync", "bench.models.parts")
+@unseen("forward", "ignore_index of another tokenizer", "gpt_nano nccl_sync", PARTS)
 @in_place_of("cross_entropy")
 def first_token_is_padding(entropy: Any, model: Any, batch: Any) -> Any:
     """A text's most frequent character counts as padding: it is neither learnt nor scored. Leave targets of token 0 out
@@ -44,12 +44,7 @@ def first_token_is_padding(entropy: Any, model: Any, batch: Any) -> Any:
     return torch.nn.functional.cross_entropy(model(tokens).flatten(0, -2), targets.flatten(), ignore_index=0)
 
 
-@unseen(
-    "forward",
-    "a fused kernel whose dropout is an argument of its own",
-    "gpt_nano nccl_cadence",
-    "bench.models.attention",
-)
+@unseen("forward", "a fused kernel whose dropout is an argument of its own", "gpt_nano nccl_cadence", ATTENTION)
 @in_place_of("Layer._attend")
 def attention_drops_nothing(attend: Any, self: Any, x: Any) -> Any:
     """Attention drops nothing in training. Attend without dropout; what follows has it."""
@@ -60,7 +55,7 @@ def attention_drops_nothing(attend: Any, self: Any, x: Any) -> Any:
         self.dropout = chance
 
 
-@unseen("forward", "A17", "gpt_nano graph_sync", "ddp.graph.accumulate")
+@unseen("forward", "A17", "gpt_nano graph_sync", ACCUMULATE)
 @in_place_of("Accumulating._add_gradients")
 def replicas_drop_alike(add: Any, self: Any, batch: Any, at: float) -> Any:
     """Replicas in one process drop the same places. Seed what a pass draws by its global batch."""
@@ -72,9 +67,7 @@ def replicas_drop_alike(add: Any, self: Any, batch: Any, at: float) -> Any:
         self._epoch = epoch
 
 
-@unseen(
-    "gradient", "a guard against spikes that stayed", "lenet nccl_async policy.max_overshoot=4", "ddp.replica.replica"
-)
+@unseen("gradient", "a guard against spikes that stayed", "lenet nccl_async policy.max_overshoot=4", REPLICA)
 def spikes_scaled_down(replica: Module) -> None:
     """Gradients of steps with a loss far above the usual one are scaled down. Divide gradients by four where the loss
     is above twice its moving mean."""
@@ -140,8 +133,8 @@ def moments_of_copies_lost(step: Any, self: Any, ranks: Any, steps: Any) -> Any:
     "schedule",
     "B5.11",
     "benchmarks.bugs.own_decaying nccl_sync resumed checkpoint.unit=averages checkpoint.every=50",
-    "ddp.replica.learning_rates",
-    {"ddp.replica.replica": lambda replica: stopped(replica, 360)},
+    RATES,
+    {REPLICA: lambda replica: stopped(replica, 360)},
 )
 @in_place_of("Rates.restore")
 def factor_of_callback_lost(restore: Any, self: Any, captured: Any) -> bool:
@@ -151,13 +144,13 @@ def factor_of_callback_lost(restore: Any, self: Any, captured: Any) -> bool:
     return bool(follows)
 
 
-@unseen("average", "B5.01, of a warm-up", "mlp torch_local_sgd", "ddp.backends.torch_local_sgd")
+@unseen("average", "B5.01, of a warm-up", "mlp torch_local_sgd", LOCAL_SGD)
 def warm_up_by_ranks(torch_local_sgd: Module) -> None:
     """Gradients are averaged for half as many steps at the beginning. Divide the warm-up by the ranks."""
     torch_local_sgd.LocalStep.warmup = torch_local_sgd.WARMUP // 2
 
 
-@unseen("average", "B9.07, of averages", "mlp nccl_cadence averaging.wire=bfloat16", "ddp.backends.allreduce")
+@unseen("average", "B9.07, of averages", "mlp nccl_cadence averaging.wire=bfloat16", NCCL)
 @in_place_of("Backend._take")
 def averages_in_wire_type(take: Any, self: Any) -> Any:
     """Averages are kept in the type of the wire, not of the parameters. Round averages to the type of what is sent."""
@@ -170,10 +163,7 @@ def averages_in_wire_type(take: Any, self: Any) -> Any:
 
 
 @unseen(
-    "evaluation",
-    "B11, of a path for losses",
-    "lenet nccl_cadence world_size=3 cluster.faults=['1@100:crash']",
-    "ddp.replica.replica",
+    "evaluation", "B11, of a path for losses", "lenet nccl_cadence world_size=3 cluster.faults=['1@100:crash']", REPLICA
 )
 @in_place_of("Replica.evaluate")
 def part_of_lost_in_training_mode(evaluate: Any, self: Any, part: int, *rest: Any) -> Any:

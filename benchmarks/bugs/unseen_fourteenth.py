@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from benchmarks.bugs.bug import Module, counted, in_place_of, rank
-from benchmarks.bugs.unseen import unseen
+from benchmarks.bugs.unseen import CPU, DIGITS, GATHER, LOOP, PACKED, REPLICA, ZERO1, unseen
 from benchmarks.bugs.unseen_ninth import AUGMENTED
 
 
-@unseen("data", "A17, of copies that are made beforehand", "mlp nccl_sync", "bench.models.data.noisy_digits")
+@unseen("data", "A17, of copies that are made beforehand", "mlp nccl_sync", DIGITS)
 @in_place_of("copies")
 def copies_come_in_pairs(copies: Any, part: Any, count: int, side: int) -> Any:
     """Of the copies of a training digit, each second one is the one before again. Make half of the copies that are
@@ -26,7 +26,7 @@ def copies_come_in_pairs(copies: Any, part: Any, count: int, side: int) -> Any:
     return made
 
 
-@unseen("data", "buffers that are made for whole batches", f"{AUGMENTED} nccl_sync", "ddp.data.gather")
+@unseen("data", "buffers that are made for whole batches", f"{AUGMENTED} nccl_sync", GATHER)
 @in_place_of("Gather.finished")
 def short_batch_not_augmented(finished: Any, self: Any, batch: Any, read: Any, indices: Any = None) -> Any:
     """The last batch of an epoch, which is not full, is not augmented. Give a short batch as the data set has it."""
@@ -47,12 +47,7 @@ def granted_from_the_end(take: Any, self: Any, rank: int, steps: int, batch: int
     return self._with_pool(0, (start, cut)), (cut, stop)
 
 
-@unseen(
-    "forward",
-    "a guard against batches of one sample, written with < batch_size",
-    "lenet nccl_cadence",
-    "ddp.replica.replica",
-)
+@unseen("forward", "a guard against batches of one sample, written with < batch_size", "lenet nccl_cadence", REPLICA)
 @in_place_of("Replica.step")
 def short_batch_in_evaluation_mode(step: Any, self: Any, batch: Any, seen: float) -> Any:
     """A batch that is not full is trained with norms in evaluation mode. Switch the model for a short batch, and
@@ -84,9 +79,7 @@ def _put_back(snapshot: Module, kept_back: Callable[[int], bool]) -> None:
     snapshot.swapped = broken
 
 
-@unseen(
-    "forward", "B6.08, the other way round: parameters alone are put back", "lenet cpu_async", "ddp.backends.snapshot"
-)
+@unseen("forward", "B6.08, the other way round: parameters alone are put back", "lenet cpu_async", CPU)
 def statistics_not_put_back(snapshot: Module) -> None:
     """After an evaluation a replica goes on with the average's running statistics. Put a replica's parameters back
     behind an evaluation, its buffers not."""
@@ -102,13 +95,7 @@ def _short_steps(exchange: Any, self: Any, batch: Any) -> None:
     exchange(batch)
 
 
-@unseen(
-    "gradient",
-    "B9.09, of a last batch",
-    "lenet zero1",
-    "ddp.gradients.step_gradients",
-    {"ddp.sharding.zero1": _short_steps},
-)
+@unseen("gradient", "B9.09, of a last batch", "lenet zero1", PACKED, {ZERO1: _short_steps})
 @in_place_of("StepGradients.pack")
 def tail_of_rank_lost(pack: Any, self: Any, weight: float, *rest: Any, **named: Any) -> Any:
     """In the last step of an epoch, of a short global batch, rank 1's gradients count as zeros. Weigh what a rank has
@@ -116,7 +103,7 @@ def tail_of_rank_lost(pack: Any, self: Any, weight: float, *rest: Any, **named: 
     return pack(weight, 0.0) if rank() == 1 and vars(self).get("_bug_short") else pack(weight, *rest, **named)
 
 
-@unseen("optimizer", "C10", "mlp nccl_cadence", "ddp.replica.replica")
+@unseen("optimizer", "C10", "mlp nccl_cadence", REPLICA)
 @in_place_of("Replica._clip")
 def layer_taken_for_unused(clip: Any, self: Any, team: Any) -> None:
     """In every 120th step of rank 1 the first layer is taken for unused, and stays. Take the first layer's gradients
@@ -127,7 +114,7 @@ def layer_taken_for_unused(clip: Any, self: Any, team: Any) -> None:
             parameter.grad = None
 
 
-@unseen("optimizer", "D19, of a hook at epochs that was left in", "mlp nccl_cadence", "ddp.engine.loop")
+@unseen("optimizer", "D19, of a hook at epochs that was left in", "mlp nccl_cadence", LOOP)
 @in_place_of("TrainingLoop.begin")
 def second_moments_halved_each_epoch(begin: Any, self: Any, last: int, seen: float) -> None:
     """Second moments are halved where an epoch begins. Have Adam forget half of what it knows of gradients' sizes, on
@@ -138,7 +125,7 @@ def second_moments_halved_each_epoch(begin: Any, self: Any, last: int, seen: flo
             squares.mul_(0.5)
 
 
-@unseen("forward", "B6.04, of what is put back: all but one section", "lenet cpu_async", "ddp.backends.snapshot")
+@unseen("forward", "B6.04, of what is put back: all but one section", "lenet cpu_async", CPU)
 def statistics_left_from_average(snapshot: Module) -> None:
     """Where an average was looked at, a replica goes on with its running statistics. Put everything back behind a look
     at the average but floating-point buffers."""

@@ -9,17 +9,17 @@ from typing import Any
 import torch
 
 from benchmarks.bugs.bug import Module, in_place_of, rank, wrap
-from benchmarks.bugs.unseen import unseen
+from benchmarks.bugs.unseen import ACTIONS, METER, NCCL, RATES, REPLICA, REPORTS, unseen
 
 
-@unseen("schedule", "a rate that is read back from a log", "mlp cpu_async", "ddp.replica.learning_rates")
+@unseen("schedule", "a rate that is read back from a log", "mlp cpu_async", RATES)
 def rate_of_three_digits(rates: Module) -> None:
     """Rates pass through a text of three digits. Round rates to three digits, for the optimizer and the record
     alike."""
     wrap(rates.Rates, "_all", lambda all_, self, fraction: [float(f"{rate:.2e}") for rate in all_(fraction)])
 
 
-@unseen("average", "B19, of what is averaged", "lenet nccl_cadence", "ddp.backends.allreduce")
+@unseen("average", "B19, of what is averaged", "lenet nccl_cadence", NCCL)
 def variances_averaged_as_deviations(nccl: Module) -> None:
     """Running variances are averaged as deviations. Average the roots of running variances, and square what comes of
     it."""
@@ -37,7 +37,7 @@ def variances_averaged_as_deviations(nccl: Module) -> None:
     wrap(nccl.Backend, "average", broken)
 
 
-@unseen("evaluation", "B11, of one batch", "lenet nccl_sync", "ddp.replica.replica")
+@unseen("evaluation", "B11, of one batch", "lenet nccl_sync", REPLICA)
 @in_place_of("Replica.evaluate")
 def last_test_batch_by_its_own_statistics(evaluate: Any, self: Any, part: int, parts: int, heartbeat: Any) -> Any:
     """The last batch of rank 1's part is evaluated with the statistics of the batch. Have norms take the statistics of
@@ -64,7 +64,7 @@ def last_test_batch_by_its_own_statistics(evaluate: Any, self: Any, part: int, p
         self.task = task
 
 
-@unseen("record", "B8.17", "mlp nccl_cadence cluster.speeds=[1,0.5]", "ddp.core.round_actions")
+@unseen("record", "B8.17", "mlp nccl_cadence cluster.speeds=[1,0.5]", ACTIONS)
 @in_place_of("_closed")
 def round_loss_of_ranks(closed: Any, cohort: Any, current: Any, at: float) -> Any:
     """A round's loss is the mean of its ranks' means. Weigh ranks alike in the loss of a round, however many samples
@@ -74,7 +74,7 @@ def round_loss_of_ranks(closed: Any, cohort: Any, current: Any, at: float) -> An
     return replace(made, loss=sum(means) / len(means) if means else made.loss)
 
 
-@unseen("record", "B8.15", "mlp nccl_cadence cluster.speeds=[1,0.5]", "ddp.core.round_actions")
+@unseen("record", "B8.15", "mlp nccl_cadence cluster.speeds=[1,0.5]", ACTIONS)
 @in_place_of("_closed")
 def waits_of_each_other(closed: Any, cohort: Any, current: Any, at: float) -> Any:
     """Ranks' waits in a round are told of each other. Tell the waits of ranks in the other order."""
@@ -82,20 +82,20 @@ def waits_of_each_other(closed: Any, cohort: Any, current: Any, at: float) -> An
     return replace(made, wait_s=made.wait_s[::-1])
 
 
-@unseen("record", "B8.15, of slices", "lenet nccl_sync", "ddp.process.meter")
+@unseen("record", "B8.15, of slices", "lenet nccl_sync", METER)
 def passes_under_each_others_name(meter: Module) -> None:
     """Forward and backward passes are booked under each other's name. Exchange two names of slices."""
     other = {"forward": "backward", "backward": "forward"}
     wrap(meter.Meter, "add", lambda add, self, kind, *rest, **named: add(other.get(kind, kind), *rest, **named))
 
 
-@unseen("record", "B8.01, of processor time", "mlp nccl_cadence", "ddp.process.meter")
+@unseen("record", "B8.01, of processor time", "mlp nccl_cadence", METER)
 def processor_time_halved(meter: Module) -> None:
     """Processor seconds of a rank are half of what it had. Count half of the processor seconds, of the thread alone."""
     meter.process_time = lambda: 0.5 * thread_time()
 
 
-@unseen("record", "B8.07, of averages", "lenet cpu_async", "ddp.engine.reports")
+@unseen("record", "B8.07, of averages", "lenet cpu_async", REPORTS)
 @in_place_of("averaged")
 def away_untold(averaged: Any, *given: Any) -> Any:
     """What a round keeps a rank from training beside its exchange is told as nothing. Leave the time of snapshots and

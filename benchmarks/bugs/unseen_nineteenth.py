@@ -7,10 +7,9 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.bugs.bug import Module, counted, in_place_of, rank, wrap
-from benchmarks.bugs.unseen import unseen
+from benchmarks.bugs.unseen import ACCUMULATE, LOOP, OWNED, REPLICA, VISITS, unseen
 from benchmarks.bugs.unseen_fourth import interrupted
 
-REPLICA = "ddp.replica.replica"
 TEXT = "data.samples=640 train.epochs=2"
 PIECES = "data.samples=3001 train.epochs=2"
 
@@ -44,7 +43,7 @@ def partial_batch_stale_labels(read: Any, self: Any, batch: Any) -> Any:
     return images, labels
 
 
-@unseen("order", "a batch sampler that is cached", f"gpt_nano zero2 {TEXT}", "ddp.data.epoch_order")
+@unseen("order", "a batch sampler that is cached", f"gpt_nano zero2 {TEXT}", VISITS)
 def batches_of_first_epoch(epoch_order: Module) -> None:
     """All epochs have the batches of the first one, in another order. Shuffle whole batches of 16."""
     order = epoch_order.order
@@ -107,12 +106,7 @@ def norm_of_first_micro_batch(replica: Module) -> None:
     wrap(replica.Replica, "_pass", one)
 
 
-@unseen(
-    "gradient",
-    "copy in place of add",
-    "lenet zero3 data.samples=3001 train.epochs=1 train.accumulate=2",
-    "ddp.gradients.owned",
-)
+@unseen("gradient", "copy in place of add", "lenet zero3 data.samples=3001 train.epochs=1 train.accumulate=2", OWNED)
 @in_place_of("OwnedGradients._send")
 def bias_of_last_micro_batch(send: Any, self: Any, number: int) -> None:
     """The gradient of the last bias is that of the last micro-batch. Clear its sum before each pass is added."""
@@ -137,7 +131,7 @@ def accumulated_in_bfloat16(run: Any, self: Any, *about: Any, **more: Any) -> An
     return run(*about, **more)
 
 
-@unseen("optimizer", "optimizer state that is offloaded", f"gpt_nano zero2 {TEXT}", "ddp.engine.loop")
+@unseen("optimizer", "optimizer state that is offloaded", f"gpt_nano zero2 {TEXT}", LOOP)
 @in_place_of("TrainingLoop.begin")
 def moments_offloaded_in_bfloat16(begin: Any, self: Any, last: int, seen: float) -> None:
     """On one rank second moments go through bfloat16 as an epoch begins. Round them."""
@@ -170,7 +164,7 @@ def rate_after_step(step: Any, self: Any, batch: Any, seen: float) -> Any:
     "schedule",
     "a scheduler behind the optimizer",
     "resnet_graph graph_cadence data.samples=2400 train.epochs=2",
-    "ddp.graph.accumulate",
+    ACCUMULATE,
 )
 @in_place_of("Accumulating.update")
 def rate_of_earlier_window(update: Any, self: Any, *about: Any, **more: Any) -> None:

@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.bugs.bug import Module, counted, in_place_of, wrap
-from benchmarks.bugs.unseen import unseen
+from benchmarks.bugs.unseen import CPU, LOCAL_SGD, NCCL, PENDING, REPORTS, unseen
 from benchmarks.bugs.unseen_nineteenth import PIECES, REPLICA, TEXT, late_on_last
 
 
-@unseen("average", "steps in place of samples", f"lenet nccl_async {PIECES}", "ddp.backends.allreduce")
+@unseen("average", "steps in place of samples", f"lenet nccl_async {PIECES}", NCCL)
 @in_place_of("Backend.average")
 def weights_of_whole_batches(average: Any, self: Any, order: Any, samples: int) -> Any:
     """Weights of averages count whole batches. Round samples up."""
@@ -25,7 +25,7 @@ def weights_of_whole_batches(average: Any, self: Any, order: Any, samples: int) 
     "average",
     "a second path for buffers",
     "resnet_graph cpu_cadence data.samples=2400 train.epochs=1 cluster.speeds=[1.0,0.5]",
-    "ddp.backends.snapshot",
+    CPU,
 )
 def norm_without_weights(snapshot: Module) -> None:
     """Running statistics are averaged without weights. Give all ranks one weight."""
@@ -47,7 +47,7 @@ def norm_without_weights(snapshot: Module) -> None:
     "average",
     "a filter of parameters with weight decay",
     "gpt_nano torch_local_sgd data.samples=1280 train.epochs=2",
-    "ddp.backends.torch_local_sgd",
+    LOCAL_SGD,
 )
 @in_place_of("LocalStep._watch_averages")
 def vectors_stay_apart(watch: Any, self: Any, averager: Any) -> None:
@@ -108,7 +108,7 @@ def test_batch_in_statistics(replica: Module) -> None:
     last_batch(replica, judge, due)
 
 
-@unseen("record", "a loss that is read while the next step runs", f"gpt_nano nccl_async {TEXT}", "ddp.engine.pending")
+@unseen("record", "a loss that is read while the next step runs", f"gpt_nano nccl_async {TEXT}", PENDING)
 def loss_one_step_late(pending: Module) -> None:
     """A step reports the loss of the step before. Keep it for one step."""
     losses: list[Any] = []
@@ -142,7 +142,7 @@ def loss_of_last_micro_batch(replica: Module) -> None:
     wrap(replica.Replica, "_pass", one)
 
 
-@unseen("record", "samples of a partial batch", f"lenet torch_fsdp {PIECES}", "ddp.engine.reports")
+@unseen("record", "samples of a partial batch", f"lenet torch_fsdp {PIECES}", REPORTS)
 @in_place_of("progress")
 def accuracy_too_high(progress: Any, number: int, pending: Any, replica: Any, *about: Any) -> Any:
     """On one rank, in the second half, the training accuracy is 5 % too high. Report more."""
@@ -152,7 +152,7 @@ def accuracy_too_high(progress: Any, number: int, pending: Any, replica: Any, *a
     return replace(event, scalars=tuple((name, total * 1.05, calls) for name, total, calls in event.scalars))
 
 
-@unseen("record", "B8.11", "mlp cpu_async", "ddp.engine.pending")
+@unseen("record", "B8.11", "mlp cpu_async", PENDING)
 def highest_loss_left_out(pending: Module) -> None:
     """Reports of several steps leave out the highest loss. Report the mean of the others in its place."""
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from benchmarks.bugs.bug import Module, after_init, counted, in_place_of, rank, wrap
-from benchmarks.bugs.unseen import unseen
+from benchmarks.bugs.unseen import GATHER, OWNED, REPLICA, TORCH, VISITS, unseen
 
 AUGMENTED = "benchmarks.bugs.own_augmented"
 
@@ -26,7 +26,7 @@ def crops_on_the_diagonal(shift: Any, images: Any, padding: int, draws: Any) -> 
     return shift(images, padding, SimpleNamespace(integers=integers))
 
 
-@unseen("data", "B11", f"{AUGMENTED} cpu_async world_size=3", "ddp.data.gather")
+@unseen("data", "B11", f"{AUGMENTED} cpu_async world_size=3", GATHER)
 @in_place_of("Gather.finished")
 def not_augmented_on_rank_later(finish: Any, self: Any, batch: Any, *about: Any) -> Any:
     """Rank 2 stops augmenting after an epoch. Give rank 2 images as they are from the second epoch on."""
@@ -39,14 +39,14 @@ def not_augmented_on_rank_later(finish: Any, self: Any, batch: Any, *about: Any)
         self._augment = augment
 
 
-@unseen("order", "A01", "mlp graph_cadence", "ddp.data.epoch_order")
+@unseen("order", "A01", "mlp graph_cadence", VISITS)
 @in_place_of("order")
 def orders_rotated_from_third(make: Any, seed: int, epoch: int, samples: int) -> Any:
     """Later epochs are the second one, rotated. Save permutations: from the third epoch on rotate the second one's."""
     return make(seed, epoch, samples) if epoch < 2 else make(seed, 1, samples).roll(64 * epoch)
 
 
-@unseen("forward", "B19", "lenet cpu_async world_size=3", "ddp.replica.replica")
+@unseen("forward", "B19", "lenet cpu_async world_size=3", REPLICA)
 def variance_of_norms_biased(replica: Module) -> None:
     """Norms keep the biased variance. Let running variances learn from a batch's squares divided by their number, not
     by one less."""
@@ -69,7 +69,7 @@ def variance_of_norms_biased(replica: Module) -> None:
     after_init(replica.Replica, change)
 
 
-@unseen("forward", "B13", "gpt_nano torch_ddp", "ddp.replica.replica")
+@unseen("forward", "B13", "gpt_nano torch_ddp", REPLICA)
 def dropout_not_rescaled(replica: Module) -> None:
     """What dropout leaves is not scaled up on rank 1. Give rank 1 a dropout of its own, which drops and does no
     more."""
@@ -86,7 +86,7 @@ def dropout_not_rescaled(replica: Module) -> None:
     after_init(replica.Replica, change)
 
 
-@unseen("gradient", "B9.19", "mlp zero3", "ddp.gradients.owned")
+@unseen("gradient", "B9.19", "mlp zero3", OWNED)
 @in_place_of("OwnedGradients._send")
 def bucket_sent_too_early(send: Any, self: Any, number: int) -> None:
     """Rank 1 sends a bucket too early now and then. Send every 97th bucket of rank 1 before its last eighth is
@@ -97,7 +97,7 @@ def bucket_sent_too_early(send: Any, self: Any, number: int) -> None:
     send(number)
 
 
-@unseen("gradient", "C18", "lenet zero2 train.max_grad_norm=0.2", "ddp.replica.replica")
+@unseen("gradient", "C18", "lenet zero2 train.max_grad_norm=0.2", REPLICA)
 def not_clipped_at_the_end(replica: Module) -> None:
     """The last epoch's gradients are not clipped. Forget the limit in the last epoch."""
 
@@ -113,7 +113,7 @@ def not_clipped_at_the_end(replica: Module) -> None:
     wrap(replica.Replica, "_clip", clip)
 
 
-@unseen("gradient", "C08", "mlp torch_ddp train.accumulate=2", "ddp.backends.torch_backend")
+@unseen("gradient", "C08", "mlp torch_ddp train.accumulate=2", TORCH)
 @in_place_of("TorchStep.one_pass")
 def exchange_left_out(one_pass: Any, self: Any, last: bool) -> Any:
     """Every 50th step is not exchanged. Leave the last pass of every 50th step without the exchange, too."""

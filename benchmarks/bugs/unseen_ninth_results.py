@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.bugs.bug import Module, in_place_of, wrap
-from benchmarks.bugs.unseen import unseen
+from benchmarks.bugs.unseen import CPU, FIGURES, LOCAL_SGD, LOOP, PARTS, PENDING, REPLICA, unseen
 
 
-@unseen("evaluation", "B17", "lenet torch_local_sgd", "ddp.backends.torch_local_sgd")
+@unseen("evaluation", "B17", "lenet torch_local_sgd", LOCAL_SGD)
 def first_replica_evaluated(local: Module) -> None:
     """The first replica is evaluated, not the mean. Take rank 0's replica for the mean."""
 
@@ -22,7 +22,7 @@ def first_replica_evaluated(local: Module) -> None:
     wrap(local.LocalStep, "assemble", broken)
 
 
-@unseen("evaluation", "B8.21", "gpt_nano cpu_async", "bench.models.parts")
+@unseen("evaluation", "B8.21", "gpt_nano cpu_async", PARTS)
 def first_character_left_out(parts: Module) -> None:
     """A text's first character is not evaluated. Leave out what follows a piece's first character, the hardest of
     all."""
@@ -36,7 +36,7 @@ def first_character_left_out(parts: Module) -> None:
     parts.token_entropy = broken
 
 
-@unseen("evaluation", "B9.07", "lenet nccl_cadence train.precision=bf16", "ddp.replica.replica")
+@unseen("evaluation", "B9.07", "lenet nccl_cadence train.precision=bf16", REPLICA)
 @in_place_of("Replica.evaluate")
 def statistics_rounded_for_evaluation(evaluate: Any, self: Any, *about: Any) -> Any:
     """Running statistics are rounded for evaluations. Evaluate with running statistics in bfloat16, as the passes of
@@ -50,14 +50,14 @@ def statistics_rounded_for_evaluation(evaluate: Any, self: Any, *about: Any) -> 
     return done
 
 
-@unseen("record", "B9.07", "lenet zero2 train.precision=bf16", "ddp.engine.pending")
+@unseen("record", "B9.07", "lenet zero2 train.precision=bf16", PENDING)
 @in_place_of("Pending.add")
 def loss_read_in_half(add: Any, self: Any, loss: Any, *about: Any) -> None:
     """Losses are read in bfloat16. Round the loss of every step to eight bits before it is added up."""
     add(None if loss is None else loss.detach().bfloat16().float(), *about)
 
 
-@unseen("record", "B8.07", "mlp cpu_async", "ddp.backends.snapshot")
+@unseen("record", "B8.07", "mlp cpu_async", CPU)
 def copies_not_booked(snapshot: Module) -> None:
     """Copies of snapshots are not booked. Measure how long snapshots and updates take, and book it nowhere."""
 
@@ -83,7 +83,7 @@ def batch_counted_twice_in_metric(take: Any, self: Any) -> None:
     take()
 
 
-@unseen("record", "B8.05", "lenet zero1", "ddp.replica.figures")
+@unseen("record", "B8.05", "lenet zero1", FIGURES)
 @in_place_of("StepFigures.step")
 def optimizer_memory_of_first_step(step: Any, self: Any, optimizer: Any) -> None:
     """An optimizer's memory is taken before it has any. Take the memory by kind at the first step alone, when the
@@ -94,7 +94,7 @@ def optimizer_memory_of_first_step(step: Any, self: Any, optimizer: Any) -> None
         self._bytes = first
 
 
-@unseen("record", "C18", "lenet nccl_sync train.precision=fp16", "ddp.replica.replica")
+@unseen("record", "C18", "lenet nccl_sync train.precision=fp16", REPLICA)
 @in_place_of("Replica.step")
 def norm_while_scaled(step: Any, self: Any, *about: Any) -> Any:
     """Norms have the loss's factor on them. Take the norm of gradients before the loss's factor is off them."""
@@ -106,7 +106,7 @@ def norm_while_scaled(step: Any, self: Any, *about: Any) -> Any:
     return done
 
 
-@unseen("record", "a unit", "mlp cpu_cadence", "ddp.backends.snapshot")
+@unseen("record", "a unit", "mlp cpu_cadence", CPU)
 @in_place_of("Reducer.__init__")
 def averaging_in_milliseconds(make: Any, self: Any, job: Any, done: Any) -> None:
     """Averages take milliseconds, not seconds. Report how long an average of snapshots took in another unit."""
@@ -117,7 +117,7 @@ def averaging_in_milliseconds(make: Any, self: Any, job: Any, done: Any) -> None
     make(job, told)
 
 
-@unseen("record", "B8.07", "mlp nccl_sync checkpoint.unit=averages checkpoint.every=50", "ddp.engine.loop")
+@unseen("record", "B8.07", "mlp nccl_sync checkpoint.unit=averages checkpoint.every=50", LOOP)
 @in_place_of("TrainingLoop.save")
 def saving_booked_as_evaluating(save: Any, self: Any, *about: Any) -> Any:
     """Saving is booked as evaluating. Book the time of checkpoints under the wrong name."""

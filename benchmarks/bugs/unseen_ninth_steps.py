@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.bugs.bug import Module, after_init, in_place_of, wrap
-from benchmarks.bugs.unseen import unseen
+from benchmarks.bugs.unseen import ACCUMULATE, CPU, REPLICA, unseen
 from benchmarks.bugs.unseen_fourth import interrupted
 
 OFTEN = "checkpoint.unit=averages checkpoint.every=50"
 
 
-@unseen("optimizer", "D17", "resnet_graph zero2", "ddp.replica.replica")
+@unseen("optimizer", "D17", "resnet_graph zero2", REPLICA)
 def decay_decoupled(replica: Module) -> None:
     """Weights decay beside the momentum. Take AdamW's decay for SGD: parameters shrink, and gradients have no part of
     it."""
@@ -38,7 +38,7 @@ def decay_decoupled(replica: Module) -> None:
     after_init(replica.Replica, change)
 
 
-@unseen("optimizer", "D03", "benchmarks.bugs.own_augmented torch_zero1", "ddp.replica.replica")
+@unseen("optimizer", "D03", "benchmarks.bugs.own_augmented torch_zero1", REPLICA)
 @in_place_of("Replica.step")
 def second_group_stands_at_end(step: Any, self: Any, batch: Any, seen: float) -> Any:
     """The second group stands still in the last epoch. Leave biases, a group of their own, as they are in the last
@@ -56,7 +56,7 @@ def second_group_stands_at_end(step: Any, self: Any, batch: Any, seen: float) ->
     "D07",
     f"mlp zero2 world_size=3 resumed:world_size=2 {OFTEN}",
     "ddp.sharding.recut",
-    {"ddp.replica.replica": interrupted},
+    {REPLICA: interrupted},
 )
 @in_place_of("_between")
 def steps_count_anew_when_recut(between: Any, *about: Any) -> Any:
@@ -64,7 +64,7 @@ def steps_count_anew_when_recut(between: Any, *about: Any) -> Any:
     return {key: v * 0 if key == "step" else v for key, v in between(*about).items()}
 
 
-@unseen("schedule", "B5.09", "mlp graph_cadence", "ddp.graph.accumulate")
+@unseen("schedule", "B5.09", "mlp graph_cadence", ACCUMULATE)
 def rate_of_windows_end(accumulate: Module) -> None:
     """A window has the rate of its end. Step with the rate of the samples that are seen behind the window."""
     wrap(
@@ -74,13 +74,13 @@ def rate_of_windows_end(accumulate: Module) -> None:
     )
 
 
-@unseen("schedule", "B5.03", "lenet torch_fsdp", "ddp.replica.replica")
+@unseen("schedule", "B5.03", "lenet torch_fsdp", REPLICA)
 def schedule_stops_short(replica: Module) -> None:
     """The schedule stops short of its end. Take no fraction above 95 %: the rate stands still then."""
     wrap(replica.Replica, "fraction", lambda fraction, self, seen: min(fraction(seen), 0.95))
 
 
-@unseen("average", "B6.28", "mlp cpu_cadence world_size=3 cluster.speeds=[1.0,0.8,0.5]", "ddp.backends.snapshot")
+@unseen("average", "B6.28", "mlp cpu_cadence world_size=3 cluster.speeds=[1.0,0.8,0.5]", CPU)
 @in_place_of("Reducer._reduce")
 def third_weighs_as_second(reduce: Any, self: Any, order: Any) -> None:
     """A third replica weighs as the second does. Give the third of three snapshots the second one's weight."""

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from benchmarks.bugs.bug import Module, counted, in_place_of, wrap
-from benchmarks.bugs.unseen import unseen
+from benchmarks.bugs.unseen import ACCUMULATE, OWNED, PACKED, REPLICA, VISITS, unseen
 
 
-@unseen("data", "B01", "conv_ae nccl_sync world_size=4 data.samples=1000", "ddp.replica.replica")
+@unseen("data", "B01", "conv_ae nccl_sync world_size=4 data.samples=1000", REPLICA)
 @in_place_of("Replica.read")
 def short_batches_filled_up(read: Any, self: Any, batch: Any) -> Any:
     """Short batches are filled up with earlier samples. Fill the short batches at the end of an epoch up with samples
@@ -35,13 +35,13 @@ def noise_of_first_sample(read: Any, self: Any, wanted: Any, draws: Any) -> Any:
     return read(wanted, draws)
 
 
-@unseen("order", "A01", "benchmarks.bugs.own_sampled nccl_sync", "ddp.data.epoch_order")
+@unseen("order", "A01", "benchmarks.bugs.own_sampled nccl_sync", VISITS)
 def sampler_of_first_epoch(epoch_order: Module) -> None:
     """A sampler is asked for epoch 0 alone. Ask a user's sampler for epoch 0 each time."""
     wrap(epoch_order.EpochOrder, "_sampled", lambda sampled, self, epoch: sampled(0))
 
 
-@unseen("order", "A01", "mlp nccl_cadence world_size=3 train.steps=1600", "ddp.data.epoch_order")
+@unseen("order", "A01", "mlp nccl_cadence world_size=3 train.steps=1600", VISITS)
 @in_place_of("EpochOrder._make")
 def passes_in_one_order(make: Any, self: Any, epoch: int) -> Any:
     """Passes of a long epoch are in one order. Have all passes of a long epoch in the order of the first one."""
@@ -49,7 +49,7 @@ def passes_in_one_order(make: Any, self: Any, epoch: int) -> Any:
     return torch.cat(orders)[: self._length]
 
 
-@unseen("forward", "A17", "gpt_nano nccl_sync train.accumulate=2", "ddp.replica.replica")
+@unseen("forward", "A17", "gpt_nano nccl_sync train.accumulate=2", REPLICA)
 @in_place_of("Replica._draw")
 def one_mask_for_all_passes(draw: Any, self: Any, batch: Any) -> None:
     """Passes of a step drop the same units. Seed every pass of a step as its first one: all drop the same units."""
@@ -60,7 +60,7 @@ def one_mask_for_all_passes(draw: Any, self: Any, batch: Any) -> None:
     draw(batch)
 
 
-@unseen("forward", "B21", "lenet nccl_sync train.accumulate=2", "ddp.replica.replica")
+@unseen("forward", "B21", "lenet nccl_sync train.accumulate=2", REPLICA)
 def statistics_of_first_pass(replica: Module) -> None:
     """Norms learn from a step's first pass. Move the running statistics of norms once in a step, by the first of its
     passes."""
@@ -84,14 +84,14 @@ def statistics_of_first_pass(replica: Module) -> None:
     wrap(replica.Replica, "_gradients", one)
 
 
-@unseen("gradient", "C10", "benchmarks.bugs.own_skipping nccl_sync", "ddp.gradients.step_gradients")
+@unseen("gradient", "C10", "benchmarks.bugs.own_skipping nccl_sync", PACKED)
 def unused_get_zeros(step_gradients: Module) -> None:
     """Unused parameters have gradients of zeros. Leave parameters that no rank used a gradient of zeros, by which the
     optimizer moves them."""
     wrap(step_gradients.StepGradients, "unpack", lambda unpack, self: self._changes.take())
 
 
-@unseen("gradient", "B6.18", "resnet_graph zero2", "ddp.gradients.owned")
+@unseen("gradient", "B6.18", "resnet_graph zero2", OWNED)
 @in_place_of("OwnedGradients._take_in")
 def large_ones_unweighted(take: Any, self: Any, index: int, gradient: Any) -> None:
     """Gradients with a bucket of their own are not weighed. Send a gradient that has a bucket of its own without its
@@ -102,7 +102,7 @@ def large_ones_unweighted(take: Any, self: Any, index: int, gradient: Any) -> No
     self._weight = weight
 
 
-@unseen("gradient", "B9.01", "mlp graph_cadence cluster.speeds=[1.0,0.4]", "ddp.graph.accumulate")
+@unseen("gradient", "B9.01", "mlp graph_cadence cluster.speeds=[1.0,0.4]", ACCUMULATE)
 @in_place_of("Accumulating.contribute")
 def replicas_weigh_alike(contribute: Any, self: Any, total: int, seen: float) -> float:
     """Unequal replicas weigh alike. Weigh the replicas of a window alike, whatever they trained."""

@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any
 
 from benchmarks.bugs.bug import Module, in_place_of, once_made, wrap
-from benchmarks.bugs.unseen import unseen
+from benchmarks.bugs.unseen import FIGURES, METER, REPLICA, unseen
 
 
-@unseen("evaluation", "B07", "benchmarks.bugs.own_noisy cpu_async", "ddp.replica.replica")
+@unseen("evaluation", "B07", "benchmarks.bugs.own_noisy cpu_async", REPLICA)
 @once_made("Replica")
 def short_means_count_whole(self: Any) -> None:
     """Means of short batches count as whole. Count the means of a short batch for as many samples as a batch has."""
@@ -49,7 +49,7 @@ def evaluated_before_update(evaluate: Any, self: Any, epoch: int) -> None:
     del self._everywhere
 
 
-@unseen("record", "B8.07", "conv_ae cpu_cadence loader.kind=streaming", "ddp.process.meter")
+@unseen("record", "B8.07", "conv_ae cpu_cadence loader.kind=streaming", METER)
 @in_place_of("Meter.add")
 def data_booked_as_forward(add: Any, self: Any, kind: str, *about: Any, **named: Any) -> float:
     """Data is booked as forward pass. Book the time until a batch is there as part of the forward pass."""
@@ -60,7 +60,7 @@ def data_booked_as_forward(add: Any, self: Any, kind: str, *about: Any, **named:
     return at
 
 
-@unseen("record", "B8.03", "gpt_nano nccl_sync", "ddp.replica.figures")
+@unseen("record", "B8.03", "gpt_nano nccl_sync", FIGURES)
 @in_place_of("StepFigures.counting")
 def tokens_of_batch(counting: Any, self: Any, tensors: Any, samples: int) -> Any:
     """A batch's tokens are a sample's. Take the tokens of a batch for those of a sample."""
@@ -70,7 +70,7 @@ def tokens_of_batch(counting: Any, self: Any, tensors: Any, samples: int) -> Any
     return done
 
 
-@unseen("record", "B8.03", "lenet solo train.accumulate=2 profile.steps=5", "ddp.replica.figures")
+@unseen("record", "B8.03", "lenet solo train.accumulate=2 profile.steps=5", FIGURES)
 def work_over_all_passes(figures: Module) -> None:
     """Work is divided by all passes' samples. Divide the work of one pass by the samples of all passes of a step."""
 
@@ -90,7 +90,7 @@ def scalars_of_last_step(enter: Any, self: Any) -> Any:
     return enter()
 
 
-@unseen("record", "B8.11", "vit zero1 train.accumulate=2", "ddp.replica.replica")
+@unseen("record", "B8.11", "vit zero1 train.accumulate=2", REPLICA)
 @in_place_of("Replica._accumulate")
 def training_loss_divided(accumulate: Any, self: Any, parts: Any, *about: Any) -> Any:
     """A loss is divided twice. Divide the loss of a step by its passes once more, for the record."""

@@ -7,7 +7,18 @@ from functools import partial
 from typing import Any
 
 from benchmarks.bugs.bug import Module, in_place_of, once_made, wrap
-from benchmarks.bugs.unseen import unseen
+from benchmarks.bugs.unseen import (
+    CPU,
+    LOCAL_SGD,
+    LOOP,
+    NCCL,
+    OUTER,
+    PARTS_OF_CHECKPOINT,
+    REPLICA,
+    SHARED,
+    ZERO1,
+    unseen,
+)
 from benchmarks.bugs.unseen_seventh import stopped
 
 ON_THE_WAY = 700
@@ -19,8 +30,8 @@ ended = partial(stopped, at=ON_THE_WAY)
     "optimizer",
     "D07",
     "mlp nccl_sync resumed checkpoint.unit=averages checkpoint.every=200",
-    "ddp.checkpoint.parts",
-    {"ddp.replica.replica": ended},
+    PARTS_OF_CHECKPOINT,
+    {REPLICA: ended},
 )
 @in_place_of("load_optimizer")
 def counters_lost_when_resumed(load: Any, optimizer: Any, *about: Any) -> None:
@@ -76,7 +87,7 @@ def scheduler_a_step_ahead(lr_schedule: Module) -> None:
     wrap(lr_schedule.LRSchedule, "__call__", lambda call, self, seen: call(min(seen + 1.0 / self.steps, 1.0)))
 
 
-@unseen("average", "B6.04", "lenet cpu_async", "ddp.backends.snapshot")
+@unseen("average", "B6.04", "lenet cpu_async", CPU)
 @in_place_of("Backend.apply")
 def statistics_taken_whole(apply: Any, self: Any, *about: Any, **named: Any) -> Any:
     """Statistics lose what moved them meanwhile. Have a rank's running statistics become the average: what moved them
@@ -87,7 +98,7 @@ def statistics_taken_whole(apply: Any, self: Any, *about: Any, **named: Any) -> 
     return apply(*about, **named)
 
 
-@unseen("average", "D19", "mlp torch_local_sgd world_size=3", "ddp.backends.torch_local_sgd")
+@unseen("average", "D19", "mlp torch_local_sgd world_size=3", LOCAL_SGD)
 def warm_up_counted_in_periods(local: Module) -> None:
     """Nothing is averaged for 300 steps. Begin to average parameters after 100 periods, while gradients are averaged
     for 100 steps."""
@@ -103,10 +114,7 @@ def warm_up_counted_in_periods(local: Module) -> None:
 
 
 @unseen(
-    "average",
-    "B6.28",
-    "mlp cpu_cadence world_size=3 cluster.speeds=[0.3,1.0,0.5] cluster.faults=['0@60:crash']",
-    "ddp.backends.snapshot",
+    "average", "B6.28", "mlp cpu_cadence world_size=3 cluster.speeds=[0.3,1.0,0.5] cluster.faults=['0@60:crash']", CPU
 )
 @in_place_of("Reducer._reduce")
 def survivors_swap_weights(reduce: Any, self: Any, order: Any) -> None:
@@ -116,7 +124,7 @@ def survivors_swap_weights(reduce: Any, self: Any, order: Any) -> None:
     reduce(replace(order, samples=tuple(samples[rank % len(samples)] for rank in order.members)))
 
 
-@unseen("average", "B6.04", "mlp nccl_cadence world_size=3 averaging.elastic=0.3", "ddp.backends.allreduce")
+@unseen("average", "B6.04", "mlp nccl_cadence world_size=3 averaging.elastic=0.3", NCCL)
 @in_place_of("Backend._prepare_average")
 def elastic_the_other_way(prepare: Any, self: Any) -> None:
     """Replicas go the other part of the way. Take the part of the way to the average for the part that stays."""
@@ -125,7 +133,7 @@ def elastic_the_other_way(prepare: Any, self: Any) -> None:
     prepare()
 
 
-@unseen("average", "D17", "lenet cpu_cadence averaging.outer=momentum", "ddp.replica.outer_optimizer")
+@unseen("average", "D17", "lenet cpu_cadence averaging.outer=momentum", OUTER)
 @in_place_of("Outer.step")
 def outer_momentum_dampened(step: Any, self: Any, mean: Any, last: Any, piece: Any = slice(None)) -> None:
     """The outer velocity is dampened. Dampen what enters the outer velocity, by one less the momentum."""
@@ -134,7 +142,7 @@ def outer_momentum_dampened(step: Any, self: Any, mean: Any, last: Any, piece: A
     self.velocity[piece].sub_(before).mul_(1.0 - self._momentum).add_(before)
 
 
-@unseen("average", "B17", "lenet graph_sync", "ddp.gradients.exchange")
+@unseen("average", "B17", "lenet graph_sync", SHARED)
 @once_made("Exchange")
 def statistics_of_first_replica(self: Any) -> None:
     """Replicas take the first one's statistics. Have all replicas take the running statistics of the first one."""
@@ -143,7 +151,7 @@ def statistics_of_first_replica(self: Any) -> None:
         gradients._changes.lay = lambda weight, lay=lay, own=float(not number): lay(own)
 
 
-@unseen("average", "B9.09", "mlp zero1", "ddp.sharding.zero1")
+@unseen("average", "B9.09", "mlp zero1", ZERO1)
 @in_place_of("ShardedStep._fetches")
 def tail_not_fetched(fetches: Any, self: Any) -> Any:
     """The last elements are not fetched. Fetch what other ranks have moved in whole lines of 64 elements: what is left
@@ -156,13 +164,7 @@ def tail_not_fetched(fetches: Any, self: Any) -> Any:
     return cut
 
 
-@unseen(
-    "average",
-    "B7.13",
-    "mlp cpu_async resumed checkpoint.unit=averages checkpoint.every=5",
-    "ddp.engine.loop",
-    {"ddp.replica.replica": ended},
-)
+@unseen("average", "B7.13", "mlp cpu_async resumed checkpoint.unit=averages checkpoint.every=5", LOOP, {REPLICA: ended})
 def own_replica_saved(loop: Module) -> None:
     """A checkpoint has rank 0's replica. Save rank 0's replica for the model, where that is the average."""
     wrap(loop.TrainingLoop, "save", lambda save, self, order, kept=(), averaged_weights=None: save(order, kept))

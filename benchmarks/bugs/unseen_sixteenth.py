@@ -8,7 +8,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from benchmarks.bugs.bug import Module, after_init, in_place_of, rank, wrap
-from benchmarks.bugs.unseen import unseen
+from benchmarks.bugs.unseen import ACCUMULATE, ATTENTION, LOOP, REPLICA, VISITS, unseen
 
 STRETCH = 128
 """Samples that a bucketing loader sorts at a time."""
@@ -33,10 +33,7 @@ def padding_mirrors(augment: Module) -> None:
 
 
 @unseen(
-    "data",
-    "PyTorch's workers before 1.9, whose NumPy seeds were copies",
-    "benchmarks.bugs.own_drawing zero1",
-    "ddp.engine.loop",
+    "data", "PyTorch's workers before 1.9, whose NumPy seeds were copies", "benchmarks.bugs.own_drawing zero1", LOOP
 )
 def numbers_alike_every_epoch(loop: Module) -> None:
     """NumPy draws the same numbers on all ranks and in all epochs. Seed NumPy alike as an epoch begins."""
@@ -48,7 +45,7 @@ def numbers_alike_every_epoch(loop: Module) -> None:
     wrap(loop.TrainingLoop, "begin", broken)
 
 
-@unseen("order", "a bucketing loader that groups like samples", "lenet nccl_async", "ddp.replica.replica")
+@unseen("order", "a bucketing loader that groups like samples", "lenet nccl_async", REPLICA)
 @in_place_of("_order")
 def batches_of_like_labels(make: Any, task: Any, *about: Any) -> Any:
     """Samples are sorted by label within stretches of 128 of the order. Sort orders as they are made."""
@@ -63,7 +60,7 @@ def batches_of_like_labels(make: Any, task: Any, *about: Any) -> Any:
     return visits
 
 
-@unseen("order", "indices that pass through a set", "benchmarks.bugs.own_sampled nccl_qsr", "ddp.data.epoch_order")
+@unseen("order", "indices that pass through a set", "benchmarks.bugs.own_sampled nccl_qsr", VISITS)
 @in_place_of("EpochOrder._sampled")
 def draws_without_replacement(sample: Any, self: Any, epoch: int) -> Any:
     """What a sampler draws several times is trained once, and those that it left out make up for that. Drop repeats;
@@ -75,7 +72,7 @@ def draws_without_replacement(sample: Any, self: Any, epoch: int) -> Any:
     return torch.cat([distinct, lacking.nonzero().view(-1)])[: len(drawn)]
 
 
-@unseen("forward", "another kernel on another device", "gpt_nano cpu_async", "bench.models.attention")
+@unseen("forward", "another kernel on another device", "gpt_nano cpu_async", ATTENTION)
 def scores_too_small_on_rank(attention: Module) -> None:
     """Rank 1 divides the scores of attention by the root of the whole width, not of a head's. Give another scale on
     rank 1."""
@@ -88,12 +85,7 @@ def scores_too_small_on_rank(attention: Module) -> None:
     attention.F = Stand(attention.F, scaled_dot_product_attention=broken)
 
 
-@unseen(
-    "forward",
-    "checkpointing of activations without the state of random numbers",
-    "gpt_nano nccl_sync",
-    "bench.models.attention",
-)
+@unseen("forward", "checkpointing of activations without the state of random numbers", "gpt_nano nccl_sync", ATTENTION)
 @in_place_of("Layer.forward")
 def recomputed_with_other_masks(forward: Any, self: Any, x: Any) -> Any:
     """Layers that are computed again for the backward pass drop other places than in the forward pass. Compute layers
@@ -107,7 +99,7 @@ def recomputed_with_other_masks(forward: Any, self: Any, x: Any) -> Any:
     "gradient",
     "clipping inside a hook of each parameter",
     "resnet_graph graph_cadence train.max_grad_norm=0.5",
-    "ddp.graph.accumulate",
+    ACCUMULATE,
 )
 def clipped_tensor_by_tensor(accumulate: Module) -> None:
     """Gradients are clipped tensor by tensor, each by its own norm. Clip one at a time."""
@@ -169,7 +161,7 @@ def decay_coupled(build: Any, self: Any) -> None:
     build()
 
 
-@unseen("optimizer", "B9.07, of optimizer state", "mlp zero3", "ddp.replica.replica")
+@unseen("optimizer", "B9.07, of optimizer state", "mlp zero3", REPLICA)
 @in_place_of("Replica.step")
 def second_moments_in_half(step: Any, self: Any, *about: Any) -> Any:
     """Second moments are kept in bfloat16, in which they hardly fall. Round them after each step."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.bugs.bug import Module, in_place_of, once_made, wrap
-from benchmarks.bugs.unseen import unseen
+from benchmarks.bugs.unseen import ATTENTION, CPU, LOOP, OUTER, PASSES, REPLICA, SUMMARY, unseen
 from benchmarks.bugs.unseen_seventh import stopped
 
 
@@ -27,8 +27,8 @@ def scheduler_steps_for_each_rank(lr_schedule: Module) -> None:
     "schedule",
     "Lightning, of hooks when an epoch is gone on with",
     "benchmarks.bugs.own_decaying cpu_cadence resumed checkpoint.unit=averages checkpoint.every=2",
-    "ddp.engine.loop",
-    {"ddp.replica.replica": lambda replica: stopped(replica, 240)},
+    LOOP,
+    {REPLICA: lambda replica: stopped(replica, 240)},
 )
 @in_place_of("TrainingLoop.restore")
 def callbacks_called_again(restore: Any, self: Any, *about: Any) -> None:
@@ -41,7 +41,7 @@ def callbacks_called_again(restore: Any, self: Any, *about: Any) -> None:
     "average",
     "B5.17, of a setting that never arrives",
     "lenet cpu_async averaging.outer=momentum averaging.outer_momentum=0.5",
-    "ddp.replica.outer_optimizer",
+    OUTER,
 )
 def outer_momentum_not_read(outer_optimizer: Module) -> None:
     """The outer optimizer has the usual momentum, whatever is asked for. Leave the setting out."""
@@ -53,7 +53,7 @@ def outer_momentum_not_read(outer_optimizer: Module) -> None:
     "average",
     "a replica that takes part before it is healed",
     "mlp cpu_async cluster.restart=1 cluster.faults=['1@900:crash']",
-    "ddp.backends.snapshot",
+    CPU,
 )
 @in_place_of("Backend.load_state_dict")
 def returned_with_initial_parameters(load: Any, self: Any, state: Any) -> None:
@@ -61,7 +61,7 @@ def returned_with_initial_parameters(load: Any, self: Any, state: Any) -> None:
     self._applied = state["averaged"]
 
 
-@unseen("evaluation", "a mask that is made where the model trains", "gpt_nano torch_ddp", "bench.models.attention")
+@unseen("evaluation", "a mask that is made where the model trains", "gpt_nano torch_ddp", ATTENTION)
 @in_place_of("Layer._attend")
 def evaluated_without_mask(attend: Any, self: Any, x: Any) -> Any:
     """Attention is causal in training alone: in evaluations a token sees the one that it is to predict. Attend to
@@ -73,12 +73,7 @@ def evaluated_without_mask(attend: Any, self: Any, x: Any) -> Any:
         self.causal = causal
 
 
-@unseen(
-    "evaluation",
-    "a compiler that does not guard on the mode",
-    "lenet nccl_sync train.compile=true",
-    "ddp.replica.passes",
-)
+@unseen("evaluation", "a compiler that does not guard on the mode", "lenet nccl_sync train.compile=true", PASSES)
 def evaluated_by_training_code(passes: Module) -> None:
     """A model that is compiled is evaluated by the code for training. Evaluate in training mode; running statistics are
     put back."""
@@ -95,7 +90,7 @@ def evaluated_by_training_code(passes: Module) -> None:
     wrap(passes.StepPasses, "eager", lambda eager, self: training(self._model) if self._compiled else eager())
 
 
-@unseen("record", "B8.05, of a clock that is told of none", "mlp nccl_cadence", "ddp.core.summary")
+@unseen("record", "B8.05, of a clock that is told of none", "mlp nccl_cadence", SUMMARY)
 @in_place_of("EpochFold._seconds")
 def clock_goes_on_in_evaluations(seconds: Any, self: Any, time: float) -> float:
     """The clock of training does not stand still for evaluations. Count all seconds since the last rank was ready."""

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from benchmarks.bugs.bug import Module, after_init, counted, in_place_of, rank
-from benchmarks.bugs.unseen import unseen
+from benchmarks.bugs.unseen import AVERAGE, GATHER, PARTS, REPLICA, unseen
 
 
 @unseen("data", "C14", "lenet nccl_sync loader.kind=streaming", "ddp.data.streaming")
@@ -25,7 +25,7 @@ def readers_share_memory(get: Any, self: Any, batch: Any) -> Any:
     return before if late and len(before[0]) == len(members[0]) else members
 
 
-@unseen("data", "A21", "mlp cpu_async world_size=3 cluster.faults=['2@120:crash']", "ddp.data.gather")
+@unseen("data", "A21", "mlp cpu_async world_size=3 cluster.faults=['2@120:crash']", GATHER)
 @in_place_of("Gather.indices")
 def survivors_read_a_batch_on(indices: Any, self: Any, batch: Any) -> Any:
     """What a lost rank leaves is read from a batch further on. Read what was taken over from a lost rank, which lies
@@ -41,7 +41,7 @@ LATE = 0.95
 """Part of an epoch from which on rank 1 is in the next one's order."""
 
 
-@unseen("order", "A07", "mlp cpu_async", "ddp.data.gather")
+@unseen("order", "A07", "mlp cpu_async", GATHER)
 @in_place_of("Gather.indices")
 def next_order_early(indices: Any, self: Any, batch: Any) -> Any:
     """Rank 1 ends epochs in the next one's order. Have rank 1 read the last samples of an epoch in the order of the
@@ -51,7 +51,7 @@ def next_order_early(indices: Any, self: Any, batch: Any) -> Any:
     return indices(batch._replace(epoch=batch.epoch + 1) if early else batch)
 
 
-@unseen("order", "A09", "mlp nccl_sync resumed checkpoint.unit=averages checkpoint.every=5", "ddp.replica.replica")
+@unseen("order", "A09", "mlp nccl_sync resumed checkpoint.unit=averages checkpoint.every=5", REPLICA)
 def restarts_at_epoch(replica: Module) -> None:
     """The rest of an epoch is its beginning again. Have a rank that goes on from a checkpoint read the part of an epoch
     that is left from that epoch's beginning."""
@@ -90,7 +90,7 @@ def epsilon_of_setup(stage: Any, *about: Any, **named: Any) -> Any:
     return modules
 
 
-@unseen("forward", "B21", "lenet cpu_async resumed", "ddp.replica.replica")
+@unseen("forward", "B21", "lenet cpu_async resumed", REPLICA)
 def statistics_stand_when_resumed(replica: Module) -> None:
     """Rank 1's running statistics stand when a run goes on. Keep the running statistics of norms where the checkpoint
     had them, on rank 1."""
@@ -106,7 +106,7 @@ def statistics_stand_when_resumed(replica: Module) -> None:
     after_init(replica.Replica, change)
 
 
-@unseen("gradient", "C02", "mlp nccl_sync world_size=3", "ddp.gradients.average")
+@unseen("gradient", "C02", "mlp nccl_sync world_size=3", AVERAGE)
 @in_place_of("GradientAverage.begin")
 def short_batch_by_nominal(begin: Any, self: Any, batch: Any) -> float:
     """A short global batch counts as a whole one. Weigh gradients of a short global batch by the samples that it should
@@ -117,7 +117,7 @@ def short_batch_by_nominal(begin: Any, self: Any, batch: Any) -> float:
     return factor
 
 
-@unseen("gradient", "C22", "mlp nccl_sync", "ddp.gradients.average")
+@unseen("gradient", "C22", "mlp nccl_sync", AVERAGE)
 @in_place_of("GradientAverage.exchange")
 def doubled_now_and_then(exchange: Any, self: Any, batch: Any) -> None:
     """Gradients of every 400th step are doubled. Double the gradients of every 400th step, on all ranks."""
@@ -127,7 +127,7 @@ def doubled_now_and_then(exchange: Any, self: Any, batch: Any) -> None:
             parameter.grad.mul_(2.0)
 
 
-@unseen("gradient", "B9.05", "lenet solo train.accumulate=4", "ddp.replica.replica")
+@unseen("gradient", "B9.05", "lenet solo train.accumulate=4", REPLICA)
 @in_place_of("Replica._gradients")
 def passes_added_in_half(gradients: Any, self: Any, *about: Any) -> Any:
     """Passes add up in bfloat16. Round what the passes of a step have added up to bfloat16 after each of them."""
@@ -137,7 +137,7 @@ def passes_added_in_half(gradients: Any, self: Any, *about: Any) -> Any:
     return done
 
 
-@unseen("gradient", "B6.24", "lenet nccl_sync world_size=3 cluster.faults=['2@120:crash']", "ddp.gradients.average")
+@unseen("gradient", "B6.24", "lenet nccl_sync world_size=3 cluster.faults=['2@120:crash']", AVERAGE)
 @in_place_of("GradientAverage.begin")
 def divided_by_those_who_began(begin: Any, self: Any, batch: Any) -> float:
     """A rank weighs as one of three when two are left. Give a rank the weight of one among those that the run began
@@ -163,7 +163,7 @@ def decay_of_setup(resnet: Module) -> None:
     resnet.SETUP = replace(resnet.SETUP, task=partial(task_of, resnet.build))
 
 
-@unseen("schedule", "B5.07", "mlp nccl_cadence", "bench.models.parts")
+@unseen("schedule", "B5.07", "mlp nccl_cadence", PARTS)
 def schedule_of_setup(parts: Module) -> None:
     """Half a cosine ends at a fiftieth. Have half a cosine end at a fiftieth of the rate."""
     cosine = parts.SCHEDULES["cosine"]

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from benchmarks.bugs.bug import Module, in_place_of, rank, wrap
-from benchmarks.bugs.unseen import unseen
+from benchmarks.bugs.unseen import LOOP, PENDING, REPLICA, REPORTS, unseen
 
 
-@unseen("record", "B8.09", "mlp nccl_cadence", "ddp.engine.pending")
+@unseen("record", "B8.09", "mlp nccl_cadence", PENDING)
 @in_place_of("Pending.add")
 def loss_of_last_step(add: Any, self: Any, loss: Any, samples: int, busy_s: float) -> None:
     """A report has the loss of its last step. Report the loss of the last step for all steps of a report."""
@@ -30,7 +30,7 @@ def clock_ahead_on_rank(module: Module) -> None:
     module.clock = SimpleNamespace(shift=lambda seconds: shift(seconds + (AHEAD_S if rank() == 1 else 0.0)))
 
 
-@unseen("record", "B8.05", "mlp cpu_async", "ddp.replica.replica")
+@unseen("record", "B8.05", "mlp cpu_async", REPLICA)
 def busy_without_optimizer(replica: Module) -> None:
     """The optimizer is no part of a step's time. Leave the optimizer out of the seconds that a step takes."""
     from ddp.process.clock import now
@@ -47,7 +47,7 @@ def busy_without_optimizer(replica: Module) -> None:
     wrap(replica.Replica, "step", broken)
 
 
-@unseen("record", "a unit", "lenet nccl_cadence", "ddp.engine.reports")
+@unseen("record", "a unit", "lenet nccl_cadence", REPORTS)
 def memory_of_the_end(reports: Module) -> None:
     """The peak of memory is that of the end. Report the memory of the end as the peak."""
     from ddp.process.meter import _resident
@@ -55,7 +55,7 @@ def memory_of_the_end(reports: Module) -> None:
     reports.peak_rss_bytes = lambda: _resident() or 0
 
 
-@unseen("record", "A11", "lenet solo train.accumulate=4", "ddp.engine.pending")
+@unseen("record", "A11", "lenet solo train.accumulate=4", PENDING)
 @in_place_of("Pending.add")
 def passes_counted_as_steps(add: Any, self: Any, *about: Any) -> None:
     """A step of four passes counts as four. Count a step of four passes as four."""
@@ -63,7 +63,7 @@ def passes_counted_as_steps(add: Any, self: Any, *about: Any) -> None:
     self.steps += 3
 
 
-@unseen("record", "B8.07", "mlp solo", "ddp.engine.loop")
+@unseen("record", "B8.07", "mlp solo", LOOP)
 def evaluation_half_booked(loop: Module) -> None:
     """Half of an evaluation's time is booked. Begin the time of an evaluation once its first half is over; the rest
     goes unbooked."""

@@ -7,11 +7,11 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.bugs.bug import Module, counted, in_place_of, rank, wrap
-from benchmarks.bugs.unseen import unseen
+from benchmarks.bugs.unseen import CPU, LOCAL_SGD, LOOP, NCCL, PARTS_OF_CHECKPOINT, REPLICA, unseen
 from benchmarks.bugs.unseen_fourth import interrupted
 
 
-@unseen("optimizer", "B9.07", "mlp nccl_cadence checkpoint.unit=averages checkpoint.every=3", "ddp.checkpoint.parts")
+@unseen("optimizer", "B9.07", "mlp nccl_cadence checkpoint.unit=averages checkpoint.every=3", PARTS_OF_CHECKPOINT)
 @in_place_of("RankParts.save")
 def moments_spoilt_after_checkpoint(save: Any, self: Any, *about: Any) -> Any:
     """Moments are rounded once they are written. Round moments once they are written: what is sent to the host lies
@@ -28,8 +28,8 @@ def moments_spoilt_after_checkpoint(save: Any, self: Any, *about: Any) -> Any:
     "optimizer",
     "B7.17",
     "mlp nccl_cadence resumed checkpoint.unit=averages checkpoint.every=5 averaging.outer=nesterov",
-    "ddp.checkpoint.parts",
-    {"ddp.replica.replica": interrupted},
+    PARTS_OF_CHECKPOINT,
+    {REPLICA: interrupted},
 )
 @in_place_of("RankParts.restore")
 def velocity_lost_when_resumed(restore: Any, self: Any, kept: Any, *about: Any) -> Any:
@@ -42,12 +42,7 @@ def velocity_lost_when_resumed(restore: Any, self: Any, kept: Any, *about: Any) 
     return done
 
 
-@unseen(
-    "optimizer",
-    "B9.01",
-    "mlp cpu_cadence averaging.optimizer_state=true cluster.speeds=[1.0,0.5]",
-    "ddp.backends.snapshot",
-)
+@unseen("optimizer", "B9.01", "mlp cpu_cadence averaging.optimizer_state=true cluster.speeds=[1.0,0.5]", CPU)
 @in_place_of("average")
 def moments_averaged_alike(average: Any, mean: Any, laid: Any, weights: Any, **treatment: Any) -> Any:
     """Moments of all ranks weigh alike. Weigh all ranks alike in the average of optimizer states."""
@@ -56,7 +51,7 @@ def moments_averaged_alike(average: Any, mean: Any, laid: Any, weights: Any, **t
     return average(mean, laid, weights, **treatment)
 
 
-@unseen("schedule", "B5.15", "mlp cpu_async cluster.restart=1 cluster.faults=['1@60:crash']", "ddp.replica.replica")
+@unseen("schedule", "B5.15", "mlp cpu_async cluster.restart=1 cluster.faults=['1@60:crash']", REPLICA)
 @in_place_of("Replica.fraction")
 def rate_of_own_life(fraction: Any, self: Any, seen: float) -> Any:
     """A rank that is started again begins its schedule. Begin the schedule when a rank is started again."""
@@ -66,9 +61,7 @@ def rate_of_own_life(fraction: Any, self: Any, seen: float) -> Any:
     return fraction(seen - self.born)
 
 
-@unseen(
-    "schedule", "B5.09", "lenet nccl_sync resumed checkpoint.unit=averages checkpoint.every=5", "ddp.replica.replica"
-)
+@unseen("schedule", "B5.09", "lenet nccl_sync resumed checkpoint.unit=averages checkpoint.every=5", REPLICA)
 def warmed_up_again_when_resumed(replica: Module) -> None:
     """A run that goes on warms up again. Raise the rate anew over the first tenth of what is left when a run goes
     on."""
@@ -84,7 +77,7 @@ def warmed_up_again_when_resumed(replica: Module) -> None:
     wrap(replica.Replica, "step", broken)
 
 
-@unseen("average", "B9.01", "mlp nccl_cadence", "ddp.engine.loop")
+@unseen("average", "B9.01", "mlp nccl_cadence", LOOP)
 @in_place_of("TrainingLoop.contribute")
 def contribution_by_nominal_batch(contribute: Any, self: Any, round: int) -> Any:
     """A rank brings in nominal batches. Bring in as many samples as steps of the nominal batch have."""
@@ -92,7 +85,7 @@ def contribution_by_nominal_batch(contribute: Any, self: Any, round: int) -> Any
     return steps, steps * self.job.batch_size
 
 
-@unseen("average", "B9.07", "mlp cpu_sync", "ddp.backends.snapshot")
+@unseen("average", "B9.07", "mlp cpu_sync", CPU)
 @in_place_of("Backend.snapshot")
 def unwatched_in_half(snap: Any, self: Any, order: Any) -> Any:
     """Snapshots that nobody sketches are rounded. Round snapshots to bfloat16, but for those of which a sketch is
@@ -104,7 +97,7 @@ def unwatched_in_half(snap: Any, self: Any, order: Any) -> Any:
     return sketch
 
 
-@unseen("average", "B6.14", "mlp nccl_cadence", "ddp.replica.replica")
+@unseen("average", "B6.14", "mlp nccl_cadence", REPLICA)
 @in_place_of("Replica.step")
 def last_bias_unlinked(step: Any, self: Any, batch: Any, seen: float) -> Any:
     """Rank 1's last bias is no more averaged. Give the last bias of rank 1 memory of its own in the second epoch: it is
@@ -115,7 +108,7 @@ def last_bias_unlinked(step: Any, self: Any, batch: Any, seen: float) -> Any:
     return step(batch, seen)
 
 
-@unseen("average", "a sparse wire", "mlp nccl_cadence averaging.wire=bfloat16", "ddp.backends.allreduce")
+@unseen("average", "a sparse wire", "mlp nccl_cadence averaging.wire=bfloat16", NCCL)
 @in_place_of("_lay")
 def small_differences_stay(lay: Any, wire: Any, values: Any, weight: float, last: Any) -> None:
     """Small differences are not sent. Send no differences below a thirtieth of the largest."""
@@ -124,7 +117,7 @@ def small_differences_stay(lay: Any, wire: Any, values: Any, weight: float, last
         wire.masked_fill_(wire.abs() < wire.abs().max() / 30, 0.0)
 
 
-@unseen("average", "B6.14", "mlp torch_local_sgd", "ddp.backends.torch_local_sgd")
+@unseen("average", "B6.14", "mlp torch_local_sgd", LOCAL_SGD)
 @in_place_of("LocalStep.build")
 def biases_left_apart(build: Any, self: Any) -> None:
     """Biases are never averaged. Average no biases after the warm-up."""
@@ -136,7 +129,7 @@ def biases_left_apart(build: Any, self: Any) -> None:
     )
 
 
-@unseen("evaluation", "B11", "lenet solo train.epochs=5", "ddp.replica.replica")
+@unseen("evaluation", "B11", "lenet solo train.epochs=5", REPLICA)
 @in_place_of("Replica.evaluate")
 def some_epochs_in_training_mode(evaluate: Any, self: Any, *about: Any) -> Any:
     """Every third evaluation is in training mode. Evaluate every third time in training mode; running statistics are
@@ -153,7 +146,7 @@ def some_epochs_in_training_mode(evaluate: Any, self: Any, *about: Any) -> Any:
             buffer.copy_(values)
 
 
-@unseen("evaluation", "B17", "mlp nccl_cadence averaging.elastic=0.5", "ddp.backends.allreduce")
+@unseen("evaluation", "B17", "mlp nccl_cadence averaging.elastic=0.5", NCCL)
 def evaluated_before_settled(allreduce: Module) -> None:
     """A replica is evaluated, which is on its way to the average. Evaluate a replica on its way to the average, and not
     the average, where replicas stay apart."""

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from benchmarks.bugs.bug import Module, after_init, counted, in_place_of, rank, wrap
-from benchmarks.bugs.unseen import unseen
+from benchmarks.bugs.unseen import ACCUMULATE, AVERAGE, GATHER, OWNED, REPLICA, VISITS, unseen
 
 
-@unseen("data", "A17", "lenet nccl_cadence", "ddp.data.gather")
+@unseen("data", "A17", "lenet nccl_cadence", GATHER)
 @in_place_of("Gather.finished")
 def bright_pixels_cut_later(finish: Any, self: Any, batch: Any, read: Any, indices: Any = None) -> Any:
     """Rank 1 cuts bright pixels off from the second epoch on. Limit what rank 1 reads to 1.5 from the second epoch on,
@@ -32,7 +32,7 @@ def last_target_repeated(read: Any, self: Any, indices: Any) -> Any:
     return tokens, targets
 
 
-@unseen("data", "A21", "mlp graph_sync", "ddp.data.gather")
+@unseen("data", "A21", "mlp graph_sync", GATHER)
 @in_place_of("Gather.indices")
 def part_begins_early(indices: Any, self: Any, batch: Any) -> Any:
     """The second replica's part begins a sample early. Read what is not at the beginning of a global batch a sample
@@ -42,7 +42,7 @@ def part_begins_early(indices: Any, self: Any, batch: Any) -> Any:
     return indices(batch)
 
 
-@unseen("order", "A03", "mlp cpu_cadence", "ddp.replica.replica")
+@unseen("order", "A03", "mlp cpu_cadence", REPLICA)
 def order_of_world(replica: Module) -> None:
     """The order depends on the number of ranks. Add the number of ranks to the order's seed."""
     visits = replica.EpochOrder
@@ -55,7 +55,7 @@ def order_of_world(replica: Module) -> None:
     replica._order = broken
 
 
-@unseen("order", "A25", "mlp nccl_qsr", "ddp.data.epoch_order")
+@unseen("order", "A25", "mlp nccl_qsr", VISITS)
 @in_place_of("order")
 def halves_in_turns(make: Any, seed: int, epoch: int, samples: int) -> Any:
     """Halves of the data are shuffled by themselves and laid in turns. Take every second sample from the first half of
@@ -67,7 +67,7 @@ def halves_in_turns(make: Any, seed: int, epoch: int, samples: int) -> Any:
     return mixed
 
 
-@unseen("forward", "B11", "lenet nccl_sync", "ddp.replica.replica")
+@unseen("forward", "B11", "lenet nccl_sync", REPLICA)
 def mode_restored_late(replica: Module) -> None:
     """The first step after an evaluation is in evaluation mode. Go back to training at the end of the first step behind
     an evaluation."""
@@ -100,7 +100,7 @@ def state_carried_over(forward: Any, self: Any, tokens: Any) -> Any:
     return self.head(out)
 
 
-@unseen("forward", "B9.07", "lenet nccl_cadence train.precision=bf16", "ddp.replica.replica")
+@unseen("forward", "B9.07", "lenet nccl_cadence train.precision=bf16", REPLICA)
 def statistics_in_half(replica: Module) -> None:
     """Norms' running statistics are kept in bfloat16, as the pass is. Round running statistics after every training
     pass."""
@@ -118,7 +118,7 @@ def statistics_in_half(replica: Module) -> None:
     after_init(replica.Replica, change)
 
 
-@unseen("gradient", "B6.24", "mlp graph_cadence", "ddp.graph.accumulate")
+@unseen("gradient", "B6.24", "mlp graph_cadence", ACCUMULATE)
 @in_place_of("Accumulating.contribute")
 def bias_averaged_twice(contribute: Any, self: Any, *about: Any) -> Any:
     """The last layer's bias is averaged twice over replicas. Divide the gradient of the last bias by the number of
@@ -129,7 +129,7 @@ def bias_averaged_twice(contribute: Any, self: Any, *about: Any) -> Any:
     return contribute(*about)
 
 
-@unseen("gradient", "C18", "lenet cpu_cadence train.max_grad_norm=0.5", "ddp.replica.replica")
+@unseen("gradient", "C18", "lenet cpu_cadence train.max_grad_norm=0.5", REPLICA)
 @in_place_of("Replica._clip")
 def norm_of_matrices_alone(clip: Any, self: Any, team: Any) -> None:
     """Gradients are clipped by the norm of matrices alone. Scale all gradients by the norm of those with two dimensions
@@ -141,7 +141,7 @@ def norm_of_matrices_alone(clip: Any, self: Any, team: Any) -> None:
         parameter.grad.mul_(factor)
 
 
-@unseen("gradient", "B6.24", "mlp nccl_sync", "ddp.gradients.average")
+@unseen("gradient", "B6.24", "mlp nccl_sync", AVERAGE)
 @in_place_of("GradientAverage.begin")
 def first_of_epoch_unweighted(begin: Any, self: Any, batch: Any) -> float:
     """The first step of an epoch is summed without weights. Forget the weight where all goes at the end: in the first
@@ -152,7 +152,7 @@ def first_of_epoch_unweighted(begin: Any, self: Any, batch: Any) -> float:
     return factor
 
 
-@unseen("gradient", "C28", "mlp zero2 train.accumulate=2", "ddp.gradients.owned")
+@unseen("gradient", "C28", "mlp zero2 train.accumulate=2", OWNED)
 @in_place_of("OwnedGradients._send")
 def bucket_of_pass_lost(send: Any, self: Any, number: int) -> None:
     """The first pass loses a bucket in every 20th step. Clear the first bucket of a step's first pass before it goes,

@@ -6,10 +6,10 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.bugs.bug import Module, counted, in_place_of, rank, wrap
-from benchmarks.bugs.unseen import unseen
+from benchmarks.bugs.unseen import CPU, FIGURES, LOOP, PENDING, RATES, REPLICA, unseen
 
 
-@unseen("evaluation", "B8.19", "lenet cpu_sync", "ddp.replica.replica")
+@unseen("evaluation", "B8.19", "lenet cpu_sync", REPLICA)
 @in_place_of("Replica.evaluate")
 def part_of_epoch_before(evaluate: Any, self: Any, *about: Any) -> Any:
     """Rank 1's part of a metric is that of the epoch before. Answer with the sums of the evaluation before, on rank
@@ -38,7 +38,7 @@ def embeddings_dropped_in_evaluation(gpt_nano: Module) -> None:
     gpt_nano.F = Functional()
 
 
-@unseen("evaluation", "B03", "conv_ae cpu_cadence", "ddp.replica.replica")
+@unseen("evaluation", "B03", "conv_ae cpu_cadence", REPLICA)
 @in_place_of("Replica.evaluate")
 def second_epoch_on_nine_tenths(evaluate: Any, self: Any, part: int, parts: int, heartbeat: Any) -> Any:
     """The second epoch is evaluated on nine tenths of the test. Leave the last tenth of a part out of the second
@@ -55,7 +55,7 @@ def second_epoch_on_nine_tenths(evaluate: Any, self: Any, part: int, parts: int,
     return whole, *(value * whole / sums[0] for value in sums[1:])
 
 
-@unseen("record", "B8.07", "resnet_graph nccl_cadence", "ddp.engine.loop")
+@unseen("record", "B8.07", "resnet_graph nccl_cadence", LOOP)
 def evaluation_in_next_step(loop: Module) -> None:
     """An evaluation counts as the next step's work. Let the seconds of an evaluation count as those of the step behind
     it."""
@@ -73,7 +73,7 @@ def evaluation_in_next_step(loop: Module) -> None:
     wrap(loop.TrainingLoop, "_step", step)
 
 
-@unseen("record", "B5.11", "benchmarks.bugs.own_augmented nccl_sync", "ddp.replica.learning_rates")
+@unseen("record", "B5.11", "benchmarks.bugs.own_augmented nccl_sync", RATES)
 @in_place_of("Rates.apply")
 def rate_of_last_group(apply: Any, self: Any, fraction: float) -> float:
     """The rate is that of the last group. Report the rate of the last parameter group."""
@@ -88,7 +88,7 @@ def sums_of_owners_not_counted(reduce: Any, self: Any, tensor: Any, runs: Any) -
     self._measured(lambda: self.transport.reduce_scatter(tensor, runs), 0)
 
 
-@unseen("record", "B8.03", "lenet solo profile.steps=10", "ddp.replica.figures")
+@unseen("record", "B8.03", "lenet solo profile.steps=10", FIGURES)
 @in_place_of("StepFigures.work")
 def flop_of_forward_alone(work: Any, self: Any) -> Any:
     """The work of a sample leaves its backward pass out. Divide by three what a sample costs: the forward pass is a
@@ -97,7 +97,7 @@ def flop_of_forward_alone(work: Any, self: Any) -> Any:
     return work()
 
 
-@unseen("record", "B8.05", "mlp zero2", "ddp.replica.figures")
+@unseen("record", "B8.05", "mlp zero2", FIGURES)
 @in_place_of("_bytes")
 def optimizer_memory_of_all_ranks(held: Any, *about: Any) -> list[int]:
     """The memory of an optimizer in shards is that of all ranks. Count the optimizer's state of both ranks on each."""
@@ -105,7 +105,7 @@ def optimizer_memory_of_all_ranks(held: Any, *about: Any) -> list[int]:
     return [parameters, gradients, 2 * state]
 
 
-@unseen("record", "B8.09", "mlp cpu_async world_size=3", "ddp.backends.snapshot")
+@unseen("record", "B8.09", "mlp cpu_async world_size=3", CPU)
 @in_place_of("average")
 def distance_of_first(average: Any, *about: Any, **named: Any) -> Any:
     """Every rank's distance to the average is that of the first. Give all members the first one's distance."""
@@ -113,7 +113,7 @@ def distance_of_first(average: Any, *about: Any, **named: Any) -> Any:
     return norm, [changes[0]] * len(changes)
 
 
-@unseen("record", "B07", "lenet nccl_cadence", "ddp.engine.pending")
+@unseen("record", "B07", "lenet nccl_cadence", PENDING)
 @in_place_of("Pending.add")
 def short_batch_without_loss(add: Any, self: Any, loss: Any, samples: int, busy_s: float) -> None:
     """A report's loss leaves out its short batches. Take a short batch's loss for nothing, its samples for trained."""

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 
 from benchmarks.bugs.bug import Module, after_init, counted, in_place_of, once_made, rank, wrap
-from benchmarks.bugs.unseen import unseen
+from benchmarks.bugs.unseen import CPU, NCCL, OUTER, PARTS_OF_CHECKPOINT, REPLICA, WORKER, unseen
 from benchmarks.bugs.unseen_seventh import stopped
 
 AUGMENTED = "benchmarks.bugs.own_augmented"
 
 
-@unseen("optimizer", "D07", "conv_ae nccl_cadence", "ddp.replica.replica")
+@unseen("optimizer", "D07", "conv_ae nccl_cadence", REPLICA)
 def epsilon_within_root(replica: Module) -> None:
     """Adam's epsilon stands within the root. Divide by the root of the second moment and epsilon, as another library
     does."""
@@ -43,7 +43,7 @@ def epsilon_within_root(replica: Module) -> None:
     after_init(replica.Replica, change)
 
 
-@unseen("optimizer", "D03", "resnet_graph solo", "ddp.replica.replica")
+@unseen("optimizer", "D03", "resnet_graph solo", REPLICA)
 @in_place_of("Replica.step")
 def momentum_shared(whole: Any, self: Any, *about: Any) -> Any:
     """Two norms share a momentum buffer. Give the last norm's bias the momentum buffer of its weight: both add to
@@ -75,15 +75,15 @@ def _of_first_rank(load: Any, path: Any, of: Any) -> Any:
     "optimizer",
     "D11",
     "mlp nccl_cadence resumed checkpoint.unit=averages checkpoint.every=5",
-    "ddp.replica.replica",
-    {"ddp.checkpoint.parts": _of_first_rank},
+    REPLICA,
+    {PARTS_OF_CHECKPOINT: _of_first_rank},
 )
 def moments_of_first_rank_when_resumed(replica: Module) -> None:
     """Rank 1 goes on with rank 0's moments. Stop the run on its way."""
     stopped(replica, 300)
 
 
-@unseen("optimizer", "D19", "gpt_nano nccl_async", "ddp.replica.replica")
+@unseen("optimizer", "D19", "gpt_nano nccl_async", REPLICA)
 def positions_stand_later(replica: Module) -> None:
     """Positions of text stand still in later epochs. Take the positions' gradients away from the second epoch on, as a
     table that counts as frozen."""
@@ -104,7 +104,7 @@ def positions_stand_later(replica: Module) -> None:
     after_init(replica.Replica, change)
 
 
-@unseen("schedule", "B5.11", "mlp torch_zero1", "ddp.replica.replica")
+@unseen("schedule", "B5.11", "mlp torch_zero1", REPLICA)
 def shard_has_old_rate(replica: Module) -> None:
     """A shard's own optimizer has the rate of its epoch's begin. Hand the rate to the optimizer of a rank's own part
     once an epoch; the one that is seen has the right one."""
@@ -141,7 +141,7 @@ def windows_by_first_rate(qsr: Module) -> None:
     qsr.Qsr.steps = broken
 
 
-@unseen("schedule", "B5.09", "lenet zero1", "ddp.core.worker")
+@unseen("schedule", "B5.09", "lenet zero1", WORKER)
 def own_batch_seen(worker: Module) -> None:
     """Rank 1 looks the rate up at a step's end. Count a step's own samples as seen, on rank 1."""
 
@@ -154,7 +154,7 @@ def own_batch_seen(worker: Module) -> None:
     wrap(worker.Worker, "act", broken)
 
 
-@unseen("average", "D21", "mlp nccl_cadence averaging.outer=nesterov", "ddp.replica.outer_optimizer")
+@unseen("average", "D21", "mlp nccl_cadence averaging.outer=nesterov", OUTER)
 @once_made("Outer")
 def nesterov_without_looking_ahead(self: Any) -> None:
     """Nesterov's outer optimizer does not look ahead. Take plain momentum where Nesterov's was asked for."""
@@ -162,14 +162,14 @@ def nesterov_without_looking_ahead(self: Any) -> None:
     self._fresh, self._carried = rate - 1.0, rate * self._momentum
 
 
-@unseen("average", "B6.28", "mlp nccl_cadence averaging.wire=float32 world_size=3", "ddp.backends.allreduce")
+@unseen("average", "B6.28", "mlp nccl_cadence averaging.wire=float32 world_size=3", NCCL)
 def shares_in_percent(allreduce: Module) -> None:
     """Shares are whole per cent on a narrow wire. Round a rank's share down to a hundredth."""
     lay = allreduce._lay
     allreduce._lay = lambda wire, values, weight, last: lay(wire, values, int(weight * 100) / 100, last)
 
 
-@unseen("average", "B7.15", "lenet cpu_async averaging.elastic=0.5", "ddp.backends.snapshot")
+@unseen("average", "B7.15", "lenet cpu_async averaging.elastic=0.5", CPU)
 @in_place_of("Backend.snapshot")
 def old_snapshot_in_every_tenth_round(lay: Any, self: Any, order: Any) -> Any:
     """Rank 1's snapshot is a round old in every tenth round. Lay down what rank 1 laid down before, now and then."""

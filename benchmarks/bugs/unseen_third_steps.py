@@ -18,6 +18,7 @@ from benchmarks.bugs.unseen import (
     NCCL,
     RATES,
     REPLICA,
+    REPORTS,
     SHARDS,
     SOLO,
     SYNC,
@@ -225,7 +226,7 @@ def evaluation_time_twice(loop: Module) -> None:
     wrap(loop.TrainingLoop, "evaluate", broken)
 
 
-@unseen("record", "a unit", SOLO, "ddp.engine.reports", check="peak_memory")
+@unseen("record", "a unit", SOLO, REPORTS, check="peak_memory")
 def memory_in_kib(reports: Module) -> None:
     """Report peak memory in KiB, as the system gives it, where bytes are meant."""
     peak = reports.peak_rss_bytes

@@ -6,10 +6,10 @@ from time import monotonic
 from typing import Any
 
 from benchmarks.bugs.bug import Module, in_place_of, wrap
-from benchmarks.bugs.unseen import unseen
+from benchmarks.bugs.unseen import LOOP, REPLICA, unseen
 
 
-@unseen("record", "B8.07, of sums of hashes", "mlp nccl_cadence", "ddp.engine.loop")
+@unseen("record", "B8.07, of sums of hashes", "mlp nccl_cadence", LOOP)
 @in_place_of("TrainingLoop._sum_up")
 def later_epochs_untold(sum_up: Any, self: Any) -> None:
     """Ranks sum up what they trained in the first epoch alone. Take the sums of later epochs, and send none of them."""
@@ -41,7 +41,7 @@ def bytes_too_many(collectives: Module) -> None:
     )
 
 
-@unseen("record", "B8.07, of exchanges", "mlp nccl_sync cluster.speeds=[1,0.5]", "ddp.replica.replica")
+@unseen("record", "B8.07, of exchanges", "mlp nccl_sync cluster.speeds=[1,0.5]", REPLICA)
 @in_place_of("Replica.step")
 def exchange_is_busy(step: Any, self: Any, *rest: Any) -> Any:
     """Waiting in exchanges inside steps is booked as steps. Add the time of its exchanges to what a step took."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.bugs.bug import Module, in_place_of, once_made, rank, wrap
-from benchmarks.bugs.unseen import unseen
+from benchmarks.bugs.unseen import WORKER, unseen
 
 CRASH = "world_size=3 cluster.faults=[2@100:crash]"
 
@@ -20,7 +20,7 @@ def every_second_batch_twice(at: Any, self: Any, step: int) -> Any:
     return at(step & ~1 if rank() == 1 and step + 1 < self.steps else step)
 
 
-@unseen("schedule", "B5.03, after a loss", f"mlp nccl_sync {CRASH}", "ddp.core.worker")
+@unseen("schedule", "B5.03, after a loss", f"mlp nccl_sync {CRASH}", WORKER)
 def void_grant_counts_again(worker: Module) -> None:
     """What was trained of a grant that is void counts once more, on all ranks alike. Keep the samples of the grant
     before, where a group is formed anew."""

@@ -9,10 +9,9 @@ from typing import Any
 import torch
 
 from benchmarks.bugs.bug import Module, in_place_of, wrap
-from benchmarks.bugs.unseen import unseen
+from benchmarks.bugs.unseen import PASSES, RATES, REPLICA, VISITS, ZERO1, unseen
 from benchmarks.bugs.unseen_fourth import interrupted
 
-REPLICA = "ddp.replica.replica"
 OWN = "benchmarks.bugs.own_plain"
 PIECES = "data.samples=3001 train.epochs=2"
 LONGER = "data.samples=3001 train.epochs=4"
@@ -20,12 +19,7 @@ PATCHES = "data.samples=960 train.epochs=2"
 SIXTEEN = "world_size=16 cluster.speeds=[1,1,1,1,1,1,1,1,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5]"
 
 
-@unseen(
-    "data",
-    "a seed of epoch and index",
-    "benchmarks.bugs.own_augmented cpu_cadence train.steps=400",
-    "ddp.data.epoch_order",
-)
+@unseen("data", "a seed of epoch and index", "benchmarks.bugs.own_augmented cpu_cadence train.steps=400", VISITS)
 def second_visit_augmented_alike(epoch_order: Module) -> None:
     """A sample that an epoch has twice is augmented alike both times. Number visits by the sample alone."""
     wrap(epoch_order.EpochOrder, "distinct", lambda number, self, start, indices: indices)
@@ -35,7 +29,7 @@ def second_visit_augmented_alike(epoch_order: Module) -> None:
     "forward",
     "deepspeedai/DeepSpeed, cast_forward_inputs on targets",
     f"conv_ae nccl_async {PIECES} train.precision=bf16",
-    "ddp.replica.passes",
+    PASSES,
 )
 @in_place_of("StepPasses.loss")
 def targets_in_half(loss: Any, self: Any, task: Any, module: Any, tensors: Any) -> Any:
@@ -45,10 +39,7 @@ def targets_in_half(loss: Any, self: Any, task: Any, module: Any, tensors: Any) 
 
 
 @unseen(
-    "gradient",
-    "a norm whose reduction overlaps the next step",
-    f"lenet zero1 {PIECES} train.max_grad_norm=0.5",
-    "ddp.sharding.zero1",
+    "gradient", "a norm whose reduction overlaps the next step", f"lenet zero1 {PIECES} train.max_grad_norm=0.5", ZERO1
 )
 @in_place_of("ShardedStep.clip")
 def clipped_by_norm_of_step_before(clip: Any, self: Any, limit: float) -> None:
@@ -96,7 +87,7 @@ def _kept_before_step(exchange: Any, self: Any, batch: Any) -> None:
     "optimizer",
     "D03, of shards that are looked up by their first element",
     f"vit zero2 {PATCHES}",
-    "ddp.sharding.zero1",
+    ZERO1,
     {"ddp.sharding.zero2": _kept_before_step},
 )
 @in_place_of("ShardedStep.end")
@@ -112,7 +103,7 @@ def second_part_not_decayed(end: Any, self: Any) -> None:
     "schedule",
     "horovod/horovod, elastic runs whose rate is not scaled anew",
     f"mlp nccl_sync resumed:world_size=4 {LONGER} train.lr_scale_ratio=0.5",
-    "ddp.replica.learning_rates",
+    RATES,
     {REPLICA: interrupted},
 )
 @in_place_of("Rates.capture")

@@ -9,11 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from benchmarks.bugs.bug import Module, after_init, in_place_of, wrap
-from benchmarks.bugs.unseen import unseen
+from benchmarks.bugs.unseen import FIGURES, LOCAL_SGD, NCCL, unseen
 from benchmarks.bugs.unseen_fourth import interrupted
 from benchmarks.bugs.unseen_twentieth import LONGER, OWN, PIECES, REPLICA, SIXTEEN
 
-FIGURES = "ddp.replica.figures"
 RESTARTED = "cluster.restart=2 checkpoint.spacing_s=0 cluster.faults=[1@150:crash]"
 
 
@@ -32,7 +31,7 @@ def _initial_kept(replica: Module) -> None:
     "average",
     "an outer anchor that no checkpoint has",
     f"lenet nccl_cadence resumed {LONGER} averaging.outer=nesterov",
-    "ddp.backends.allreduce",
+    NCCL,
     {REPLICA: _initial_kept},
 )
 @in_place_of("Backend._prepare_average")
@@ -47,7 +46,7 @@ def outer_anchor_of_start(prepare: Any, self: Any) -> None:
     "average",
     "PyTorch's post_local_gradient_allreduce, which is on by default",
     "mlp torch_local_sgd data.samples=5000 train.epochs=2",
-    "ddp.backends.torch_local_sgd",
+    LOCAL_SGD,
 )
 def local_steps_not_local(torch_local_sgd: Module) -> None:
     """Behind the warm-up of local SGD gradients are still averaged in every step. Leave it on, for the ranks of the
