@@ -7,9 +7,23 @@ from typing import Any
 
 import pytest
 
-from ddp.core.commands import Drop, Reduce, SendState, Train
+from ddp.core import shared_grants
+from ddp.core.checkpoint_settings import Checkpointing
+from ddp.core.commands import Drop, Reduce, SendState, Shorten, Train
 from ddp.core.errors import ProtocolError
-from ddp.core.events import Alive, Averaged, AverageFailed, Evaluated, Lost, Merged, Progress, Reduced, Snapshot, Tick
+from ddp.core.events import (
+    Alive,
+    Averaged,
+    AverageFailed,
+    Ending,
+    Evaluated,
+    Lost,
+    Merged,
+    Progress,
+    Reduced,
+    Snapshot,
+    Tick,
+)
 from ddp.core.faults import KINDS, LOSING, Fault
 from ddp.core.policies.asynchronous import Async
 from ddp.core.policies.base import Policy
@@ -146,3 +160,19 @@ def test_a_survivor_that_only_waits_is_not_taken_for_a_stuck_collective() -> Non
     costs = Costs(lambda rank, step: 0.1, latency_s=0.0, wire_s=0.3)
     stalls = tuple((0.0, rank) for rank in range(3))
     assert simulate(policy, world, costs=costs, stalls=stalls, deaths=((0.0, 4),)).status == "ok"
+
+
+@pytest.mark.parametrize("told_before", [True, False])
+def test_grants_of_a_group_that_lost_a_rank_are_not_cut_for_the_end(
+    monkeypatch: pytest.MonkeyPatch, told_before: bool
+) -> None:
+    """Their exchange is about to break. They were cut anew where the lost rank had reported most: to an earlier step."""
+    monkeypatch.setattr(shared_grants, "WATCH_S", 0.0)
+    world = three(samples=900, in_step=True, checkpoints=Checkpointing(1, "epochs", 1e6))
+    readies = [ready(rank, samples=900) for rank in range(3)]
+    first, *others = [Progress(3.0, rank, 0, 2, 20, 0.1, 0.0, 0.1) for rank in (1, 0, 2)]
+    gone = Lost(4.0, 1, "killed")
+    reports = [first, gone, *others] if told_before else [gone, first, *others]
+    _, issued = play(*readies, Ending(2.0), *reports, world=world, policy=Sync())
+    kinds = [type(order) for order in issued if isinstance(order, (Drop, Shorten))]
+    assert kinds == [Shorten] * 3 * told_before + [Drop]

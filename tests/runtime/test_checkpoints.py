@@ -128,6 +128,7 @@ def test_a_rank_lost_when_the_end_is_announced_costs_no_checkpoint(play, tmp_pat
     train = TrainingLoop.train
 
     def told(loop: TrainingLoop, step: Any) -> None:
+        loop.report_s = 0.0  # after each step, however long steps take: what was reported decides when grants are cut
         if loop.rank == 0 and loop.total_steps == lost_at - early and not kept(tmp_path / "kept"):
             termination.announce()
         train(loop, step)
@@ -144,11 +145,10 @@ def test_a_rank_lost_when_the_end_is_announced_costs_no_checkpoint(play, tmp_pat
     assert [record.rank for record in records if isinstance(record, Drop)] == [1]
     stops = [record.stop for record in records if isinstance(record, Shorten)]
     done = merged(records)
-    assert len(stops) in ((2, 3) if early == 4 else (0, 2, 3))
-    assert done.total() in (lost_at * 24, *stops), "it is where the ranks met again, or where their grants were cut"
+    assert len(stops) == (3 if early == 4 else 0), "each rank is told once, and none whose group has broken"
+    assert done.total() == lost_at * 24, "it is where the ranks met again"
     (place,) = kept(tmp_path / "kept")
     rest = play("sync", "nccl", resume=place, **job)
-    assert 12 * 24 <= done.total() < samples
     assert set((done + merged(rest.records)).values()) == {1}
     assert (done + merged(rest.records)).total() == samples
 
