@@ -74,6 +74,7 @@ HEAVIEST = (
     *("launcher/test_real_launchers.py", "bench/test_printed_commands.py", "conformance/test_oracle.py"),
     *("virtual/test_virtual.py", "bench/test_report_plans.py", "runtime/test_rejoin.py", "sim/test_controller.py"),
     *("api/test_script.py", "predict/test_predict.py", "api/test_checkpoints.py", "bench/test_strange_files.py"),
+    *("bench/test_wheel.py", "sim/test_checkpoints.py", "api/test_several_optimizers.py", "bench/test_audit_ranks.py"),
 )
 """Files that take long come first, those that compute beside those that wait: at the end nobody waits for one of them."""
 

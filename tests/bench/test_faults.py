@@ -27,6 +27,7 @@ from ddp.core import commands, events
 from ddp.core.faults import parse
 from ddp.core.join_events import Joined
 from ddp.process.codec import Record
+from tests.bench.report_parts import undrawn as undrawn
 from tests.bench.streams import LAUNCHED, make_metrics, make_records, make_spec, write_run
 from tests.bench.trace_rules import body_of, violations
 
@@ -137,6 +138,7 @@ def test_what_a_lost_rank_did_not_bring_in_is_no_speed() -> None:
     assert rates.samples_per_s == pytest.approx(sum(rates.per_rank))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_an_evaluation_that_a_lost_rank_left_incomplete_is_null_and_no_defect(tmp_path: Path) -> None:
     gone = {(e.epoch, e.rank) for e in bereft() if isinstance(e, events.Evaluated)}
     metrics = make_metrics(SPEC, bereft())
@@ -260,6 +262,7 @@ def spoilt(how: str) -> Metrics:
     return make_metrics(SPEC, [*records[:index], *spoiled, *records[index + 1 :]])
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(
     ("how", "said"), [("missing", "160 samples never trained, 0"), ("twice", "0 samples never trained, 160")]
 )

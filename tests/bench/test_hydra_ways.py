@@ -16,6 +16,7 @@ from bench.config.key_docs import key_docs
 from bench.config.objective import direction, objective
 from bench.results.planned import planned
 from tests.bench.conftest import Bench
+from tests.bench.report_parts import undrawn as undrawn
 from tests.bench.streams import make_spec, write_run
 from tests.warm import ROOT
 
@@ -62,6 +63,7 @@ def test_a_sweeper_is_chosen_on_the_command_line(bench: Bench, own: Path, capsys
     assert capsys.readouterr().err == err
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_experiments_of_the_users_own_folder_are_known(
     bench: Bench, own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

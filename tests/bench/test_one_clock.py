@@ -35,6 +35,7 @@ from ddp.core.run_bounds import Launched
 from ddp.core.summary import EpochFold
 from ddp.process.codec import Record, decode, encode
 from ddp.trainer.epochs import EpochMetrics, epoch_metrics
+from tests.bench.report_parts import undrawn as undrawn
 from tests.bench.streams import LAUNCHED, make_metrics, make_records, make_spec
 from tests.bench.test_dashboard_fold import folded
 from tests.bench.test_faults import SPEC, bereft
@@ -83,6 +84,7 @@ def terminal(records: list[Record], metrics: Metrics) -> str:
     return out.getvalue()
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("raised", [False, True])
 def test_a_lost_rank_is_at_one_time_wherever_it_is_shown(raised: bool, tmp_path: Path) -> None:
     records = run(raised)
