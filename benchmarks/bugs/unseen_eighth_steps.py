@@ -8,6 +8,7 @@ from typing import Any
 from benchmarks.bugs.bug import Module, after_init, counted, in_place_of, rank, wrap
 from benchmarks.bugs.unseen import LOCAL_SGD, LOOP, NCCL, OUTER, PARTS_OF_CHECKPOINT, REPLICA, VISITS, unseen
 from benchmarks.bugs.unseen_fourth import interrupted
+from ddp.core import values
 
 
 @unseen("order", "A03", "mlp cpu_async", VISITS)
@@ -109,7 +110,7 @@ def seen_by_survivors(granting: Module) -> None:
         cohort = self._cohort
         live, size = len(cohort.live), cohort.world.size
         if live < size:
-            self._cohort = granting.replace(cohort, samples=cohort.samples * live // size)
+            self._cohort = values.replace(cohort, samples=cohort.samples * live // size)
         steps: int = give(rank, most)
         self._cohort = cohort
         return steps

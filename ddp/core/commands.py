@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, get_args
 
 from ddp.core.event_parts import Files
 from ddp.core.ledger import Ledger, in_model
 from ddp.core.spans import Chunk
-from ddp.core.values import replace
+from ddp.core.values import replace, value
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class Train:
     """Rank: train this chunk after those that you have.
 
@@ -25,7 +24,7 @@ class Train:
     reason: str
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class Pace:
     """Rank: all ranks together have seen so many samples now. In your grants not yet trained, count from there, and `pace`
     for each of your samples."""
@@ -36,7 +35,7 @@ class Pace:
     reason: str
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class Shorten:
     """Rank: end your shared grant at position `stop` of its epoch, which you have not reached yet."""
 
@@ -45,7 +44,7 @@ class Shorten:
     reason: str
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class Join:
     """Rank: form a group for collectives with `members`, in place of your present group.
 
@@ -60,7 +59,7 @@ class Join:
     """How often each member was restarted; empty: none was."""
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class Leave:
     """Rank: leave your group of this generation at the next batch boundary, and stop training until you join another."""
 
@@ -69,7 +68,7 @@ class Leave:
     reason: str
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class Average:
     """Rank: take part in this round: enter the collective, or copy your replica.
 
@@ -84,7 +83,7 @@ class Average:
     """Record sketches of the replica before and after."""
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class SendState:
     """Rank: write the result of this round for ranks that missed it; where gradients are averaged in steps, your whole
     state."""
@@ -96,7 +95,7 @@ class SendState:
     """For restarted ranks: the last average, and everything else they need."""
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class LoadState:
     """Rank: load what another rank has sent in this round."""
 
@@ -107,7 +106,7 @@ class LoadState:
     """You were restarted: load everything, and report that you have joined."""
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class Reduce:
     """Coordinator's process: average the snapshots of these ranks, weighted by the samples trained."""
 
@@ -117,7 +116,7 @@ class Reduce:
     reason: str
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class Apply:
     """Rank: add (average - own snapshot) to the parameters."""
 
@@ -126,7 +125,7 @@ class Apply:
     reason: str
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class Evaluate:
     """Rank: evaluate slice `part` of `parts` of the test set on the latest average."""
 
@@ -138,7 +137,7 @@ class Evaluate:
     reason: str
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class Save:
     """Rank: write your part of checkpoint `index`: your optimizer's state, and with `model` the latest average."""
 
@@ -149,7 +148,7 @@ class Save:
     reason: str
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class Stop:
     """Rank: report what is left and exit."""
 
@@ -157,7 +156,7 @@ class Stop:
     reason: str
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class Drop:
     """Runtime: the run continues without this rank; kill its process, whatever state it is in."""
 
@@ -165,7 +164,7 @@ class Drop:
     reason: str
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class Restart:
     """Runtime: restart a lost rank, for the `life`-th time; it will load its state from another rank."""
 
@@ -174,7 +173,7 @@ class Restart:
     reason: str
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class Abort:
     """Runtime: end the run; `status` is what to record (`failed` or `diverged`)."""
 
@@ -182,7 +181,7 @@ class Abort:
     reason: str
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class Plan:
     """A policy's order to the dispatcher: how many steps each rank trains between two averages."""
 
@@ -229,7 +228,7 @@ class Plan:
         )
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class CoordinatorCheckpoint:
     """The coordinator's state in a checkpoint: what is in its model, and what the policy has learnt."""
 
@@ -257,7 +256,7 @@ class CoordinatorCheckpoint:
         return in_model(self.begun, self.ledgers, self.epoch_samples)
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class Publish:
     """Runtime: checkpoint `index` is complete; publish it."""
 

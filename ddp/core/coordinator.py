@@ -133,7 +133,9 @@ class Coordinator:
         cohort, orders = recover(cohort, at)
         cohort, evaluations = _close_epochs(cohort, at)
         saves: tuple[Output, ...] = ()
-        if checkpoint_schedule.handed_out(issued) or (plan.in_step and not cohort.shares and cohort.round is None):
+        if cohort.world.checkpoints is not None and (
+            checkpoint_schedule.handed_out(issued) or (plan.in_step and not cohort.shares and cohort.round is None)
+        ):
             cohort, saves = checkpoint_schedule.begin(cohort, plan, at, turn=False)
         cohort, ends = shorten(cohort, at)
         cohort, grants = dispatch(cohort, plan)
@@ -158,15 +160,14 @@ class Coordinator:
         """Pass the policy the events meant for it; a new plan takes effect at once."""
         if not _of(events.RoundClosed, outputs):
             return self, outputs
-        state, plan = self.policy_state, self.plan
+        state, plan, cohort = self.policy_state, self.plan, self.cohort
         issued: list[Output] = []
         for output in outputs:
             issued.append(output)
-            if isinstance(output, events.RoundClosed):
+            if type(output) is events.RoundClosed:
                 state, records = self.policy.update(state, output)
                 issued += records
                 plan = next((order for order in reversed(records) if isinstance(order, Plan)), plan)
-        cohort = self.cohort
         # With an unchanged plan, derived fields change only once there is another window.
         if plan is not None and (plan is not self.plan or not cohort.window):
             cohort = cohort.under(plan)
@@ -235,9 +236,7 @@ def _on_progress(cohort: CoordinatorState, event: events.Progress) -> tuple[Coor
         raise ProtocolError(f"{event} reports more than rank {event.rank} was granted: {state.queue}")
     if event.after not in (None, state.after):
         raise ProtocolError(f"rank {event.rank} never said that it was done with round {event.after}: {event}")
-    loss_sum, busy_s = state.loss_sum + (event.loss_sum or 0.0), state.busy_s + event.busy_s
-    figures = {"busy_s": busy_s, "loss_sum": loss_sum, "lr": event.lr}
-    state, samples = state.train(event.steps, bool(cohort.shares), **figures)
+    state, samples = state.train(event.steps, bool(cohort.shares), event.busy_s, event.loss_sum or 0.0, event.lr)
     if samples != event.samples:
         raise ProtocolError(f"rank {event.rank} was granted {samples} samples in these steps: {event}")
     heard = _reported(cohort, event.rank, event.at)

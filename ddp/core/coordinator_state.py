@@ -7,7 +7,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from itertools import repeat, takewhile
+from itertools import takewhile
 from typing import Any
 
 from ddp.core.commands import CoordinatorCheckpoint, Plan
@@ -16,9 +16,10 @@ from ddp.core.extremes import NOT_YET, SOMEBODY, Recent, Slowest
 from ddp.core.ledger import Ledger
 from ddp.core.persistent import NOBODY, RankSet, Row
 from ddp.core.rank_draft import RankDraft
-from ddp.core.rank_state import NONE, Coming, LastHeard, Owed, RankState, Totals, count
+from ddp.core.rank_state import Coming, LastHeard, Owed, RankState
 from ddp.core.round_state import Round
 from ddp.core.spans import Chunk
+from ddp.core.totals import NONE, Totals, counted
 from ddp.core.values import replace
 from ddp.core.world import World
 
@@ -143,7 +144,7 @@ class CoordinatorState:
         live = tuple(rank for rank, state in enumerate(self.ranks) if state.alive)
         derived = {
             "live": live,
-            "totals": _counted(self.ranks, self.window, self.milestones),
+            "totals": counted(self.ranks, self.window, self.milestones),
             "granted": granted,
             "takers": self.everyone,
         }
@@ -232,7 +233,7 @@ class CoordinatorState:
         self, window: tuple[int, ...], reserve: int = 0, milestones: tuple[int, ...] = ()
     ) -> CoordinatorState:
         """Return the state with another window; an empty one is set by the next dispatch."""
-        totals = _counted(self.ranks, window, milestones)
+        totals = counted(self.ranks, window, milestones)
         return self.open(window=window, reserve=reserve, milestones=milestones, totals=totals)
 
     def under(self, plan: Plan) -> CoordinatorState:
@@ -286,12 +287,6 @@ class CoordinatorState:
     def fully_trained(self, epoch: int) -> bool:
         """Return whether all samples of `epoch` are trained: in the model, or in contributions to the next average."""
         return self.ledger(epoch).free == 0 and not self.in_work(epoch)
-
-
-def _counted(ranks: Iterable[RankState], window: tuple[int, ...], milestones: tuple[int, ...]) -> Totals:
-    """Return the totals of all ranks, counted anew, in a window with its milestones (empty: no window)."""
-    nothing = repeat(0)
-    return Totals(sum(map(count, ranks, window or nothing, milestones or nothing)))
 
 
 def record_steps(cohort: CoordinatorState, rank: int, steps: int) -> CoordinatorState:

@@ -108,8 +108,7 @@ class EventBatch:
         ends = self._shares and event.steps == old.queued
         if ends and self._working < 2:
             return False  # it completes the shared grant, which `settle` must enter
-        busy_s, loss_sum = old.busy_s + event.busy_s, old.loss_sum + event.loss_sum
-        new, samples = old.train(event.steps, self._shares, busy_s=busy_s, loss_sum=loss_sum, lr=event.lr)
+        new, samples = old.train(event.steps, self._shares, event.busy_s, event.loss_sum, event.lr)
         if samples != event.samples:
             return False
         if not self._shares and not self._grants_nothing(new, rank in self._waiting and rank not in self._answered):

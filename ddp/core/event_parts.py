@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from ddp.core.values import value
 
 Sketch = str
 """Text form of a sketch (`ddp.sketches`), to compare two states of a model; empty: none was made. An average is linear, so
@@ -15,7 +15,7 @@ Files = tuple[tuple[str, int, str], ...]
 """(name, bytes, sha256) of each file."""
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class FromRank:
     """The fields that every event of a rank has."""
 
@@ -23,7 +23,7 @@ class FromRank:
     rank: int
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class SketchGroup:
     """What one row of a sketch covers: a tensor, or several neighbouring ones."""
 
@@ -36,7 +36,7 @@ class SketchGroup:
     """Whether the optimizer updates it."""
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class StepSketch:
     """Sketches of a rank's gradients (in the rows of their parameters) and buffers in its step number `step`: before and
     after the exchange inside the step. The rank had `samples` of the `total` samples of the global batch."""
@@ -54,7 +54,7 @@ class StepSketch:
     gradients."""
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class StepWork:
     """Measurements of a rank's steps. Bytes are this rank's, after a step."""
 
@@ -74,7 +74,7 @@ class StepWork:
     """Steps of the optimizer, as counted by hooks; None: it has none."""
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class WorkSeconds:
     """Where the time of a rank's steps went, in seconds, without exchanging and waiting for other ranks."""
 
@@ -92,7 +92,7 @@ class WorkSeconds:
     slower, because it is shared with other machines or throttled. 0: not measured."""
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class SetContent:
     """The contents of a data set, read directly by index."""
 
@@ -107,7 +107,7 @@ class SetContent:
     """Number of samples with each label; empty: labels are not integers of few classes."""
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class DataContent:
     """The data that a rank trains and evaluates on."""
 
@@ -121,7 +121,7 @@ class DataContent:
     """Whether the engine shuffles by (seed, epoch); otherwise a sampler orders the samples, or they are not shuffled."""
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class Trained(FromRank):
     """For the record: tallies of the samples that a rank trained of `epoch` since the last such event, as the data set
     returned them. Sums are modulo `ddp.tally.MODULUS`."""
@@ -144,7 +144,7 @@ class Trained(FromRank):
     """Sum of the loss over the samples, added up apart from reports of progress; None: not finite, or not known."""
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class Tick:
     """Time has passed: check deadlines."""
 
@@ -154,12 +154,12 @@ class Tick:
     that no rank counts as silent."""
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class Alive(FromRank):
     """A sign of life from a rank during long work."""
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class Ending:
     """The user or scheduler is about to end the run: a checkpoint is due at the next average."""
 

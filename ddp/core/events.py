@@ -4,8 +4,6 @@ A rank's events are sent over the control channel and written to `events.jsonl` 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ddp.core.event_parts import Alive as Alive
 from ddp.core.event_parts import (
     DataContent,
@@ -26,9 +24,10 @@ from ddp.core.join_events import JoinEvent, Offered
 from ddp.core.measurements import Memory as Memory
 from ddp.core.measurements import Slice as Slice
 from ddp.core.spans import Spans
+from ddp.core.values import value
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class Ready(FromRank):
     """A rank has its model, data and transport ready."""
 
@@ -61,7 +60,7 @@ class Ready(FromRank):
     hostname: str = ""  # of a rank that a node agent forked
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class Progress(FromRank):
     """A rank has trained `steps` batches of `epoch` since its last report, in the order granted; the last at rate `lr`."""
 
@@ -84,7 +83,7 @@ class Progress(FromRank):
     work: WorkSeconds | None = None
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class Snapshot(FromRank):
     """A rank has copied its replica for a round of a non-blocking backend. `steps`, `samples`: since its last copy."""
 
@@ -96,7 +95,7 @@ class Snapshot(FromRank):
     """Sketch of the rank's optimizer state, if that is averaged."""
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class Reduced:
     """The coordinator's process has averaged the snapshots of a round."""
 
@@ -106,7 +105,7 @@ class Reduced:
     bytes: int
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class Averaged(FromRank):
     """A rank holds the average of a round."""
 
@@ -133,7 +132,7 @@ class Averaged(FromRank):
     """Sketch of the rank's optimizer state."""
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class AverageFailed(FromRank):
     """A rank could not complete a round. Its replica is unchanged, and it waits for orders."""
 
@@ -143,7 +142,7 @@ class AverageFailed(FromRank):
     """Steps since its last contribution; where gradients are averaged in steps, steps of its grant. None: not known."""
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class Shared(FromRank):
     """A rank has sent its state to ranks that missed a round or join. For joining ranks: sketches of its optimizer, and of
     its model if that is sent."""
@@ -153,7 +152,7 @@ class Shared(FromRank):
     optimizer: OptimizerSketch = ()
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class Evaluated(FromRank):
     """A rank has evaluated slice `part` of the test set on the model at the end of `epoch`. A sum is None if not finite."""
 
@@ -170,7 +169,7 @@ class Evaluated(FromRank):
     own: Sketch = ""  # of the rank's replica, where the model is the mean of all, each weighing alike
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class Saved(FromRank):
     """A rank has written its part of a checkpoint, or failed to (`error`); sketches of the model and its optimizer."""
 
@@ -183,7 +182,7 @@ class Saved(FromRank):
     digests: tuple[str, str] = ("", "")  # of the model, if it wrote that, and of the optimizer's tensors
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class Finished(FromRank):
     """A rank has finished normally."""
 
@@ -197,7 +196,7 @@ class Finished(FromRank):
     numbers: tuple[str, ...] = ()  # states of NumPy's and Python's generators (`ddp.data.seeded.OwnNumbers`)
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class Failed(FromRank):
     """A rank raised. `error` is one line."""
 
@@ -208,14 +207,14 @@ class Failed(FromRank):
     kind: str = "raised"  # `torn`: its checkpoint is unusable; `explained`: the line says all
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class Lost(FromRank):
     """A rank's process is gone or unreachable."""
 
     reason: str
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class RoundClosed:
     """For policies: all ranks hold the average of a round. Tuples are by rank; zero for a rank that contributed nothing."""
 
@@ -245,7 +244,7 @@ class RoundClosed:
     """Sum over the ranks of ||own - average||^2."""
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class Merged(FromRank):
     """For the record: the samples of `epoch` that `rank` trained are in the model. Spans cover an epoch exactly once."""
 
@@ -253,7 +252,7 @@ class Merged(FromRank):
     spans: Spans
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class GuardVerdict:
     """For the record: the policy's guard objected to the divergence of the replicas, and the policy acted on it.
 
@@ -272,7 +271,7 @@ class GuardVerdict:
     """Factor on the anchor; 1 if it is unchanged."""
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class Resumed:
     """For the record: a run resumes from a checkpoint of the run in `source`. The records before this one are those of its
     model: what that run trained later is left out."""

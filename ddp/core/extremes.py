@@ -5,14 +5,13 @@ Owns these two values. `ddp.core.allowance` and `ddp.core.pacing` know when they
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from ddp.core.persistent import NOBODY, RankSet
-from ddp.core.values import replace
+from ddp.core.values import replace, value
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class Slowest:
     """The slowest of the ranks with work, for plans that bound how far other ranks may be ahead of them."""
 

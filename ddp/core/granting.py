@@ -10,11 +10,6 @@ from ddp.core.coordinator_state import CoordinatorState
 from ddp.core.ledger import Ledger
 from ddp.core.rank_state import RankState
 from ddp.core.spans import Chunk
-from ddp.core.values import replace
-
-CHUNK = Chunk(0, 0, 0, 1)
-GRANT = Train(0, CHUNK, 0, 1.0, "")
-"""A template of grants: copying it costs a third of a new one."""
 
 
 def grant(
@@ -67,7 +62,7 @@ class GrantBatch:
         """Make one grant; return its steps."""
         cohort, world, state = self._cohort, self._cohort.world, self._draft[rank]
         self._ledger, (start, stop) = self._ledger.take(rank, most, world.batch, self._owners)
-        chunk = replace(CHUNK, epoch=self._ledger.epoch, start=start, stop=stop, batch=world.batch)
+        chunk = Chunk(self._ledger.epoch, start, stop, world.batch)
         mine = stop - start
         steps = -(-mine // world.batch)
         # (steps of all ranks) / (steps of this rank): so no rank counts more samples as seen than all can have trained.
@@ -78,11 +73,10 @@ class GrantBatch:
         seen = min(cohort.samples + self._met + min(round(pace * _samples(state, before=False)), bound), whole - mine)
         pace = min(pace, (whole - seen) / mine)
         reason = f"{steps} steps, of {cohort.window[rank]} in the window"
-        self.commands.append(replace(GRANT, rank=rank, chunk=chunk, seen=seen, pace=pace, reason=reason))
-        queue, course = (*state.queue, chunk), (*state.course, (float(seen), pace))
-        queued = state.queued + steps
-        self._draft.put(rank, replace(state, queue=queue, queued=queued, course=course))
-        self._fullest = max(self._fullest, queued / self._parts[rank])
+        self.commands.append(Train(rank, chunk, seen, pace, reason))
+        state = state.grant(chunk, steps, seen, pace)
+        self._draft.put(rank, state)
+        self._fullest = max(self._fullest, state.queued / self._parts[rank])
         self._granted += steps
         return steps
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ddp.core.event_parts import FromRank, OptimizerSketch, Sketch
+from ddp.core.values import value
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class Joining(FromRank):
     """A restarted rank has its model, data and transport ready, and needs the others' state."""
 
@@ -21,7 +20,7 @@ class Joining(FromRank):
     transport: str = ""
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class Left(FromRank):
     """A rank has left its group as ordered, because others wait to join, and waits."""
 
@@ -30,7 +29,7 @@ class Left(FromRank):
     """Steps that it has done of the shared grant; None: it has no shared grant."""
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class Joined(FromRank):
     """A rank has loaded the state that another one sent, and can be granted work."""
 
@@ -44,7 +43,7 @@ class Joined(FromRank):
     """Sketch of its optimizer's state."""
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class Offered:
     """Somebody offers a process for one more rank: the first that is absent, or else the next that is lost."""
 

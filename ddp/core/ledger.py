@@ -4,14 +4,13 @@ Knows positions only; it does not know who trains them, when or how fast."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 
 from ddp.core.spans import Span, Spans, measure, union
-from ddp.core.values import replace
+from ddp.core.values import replace, value
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class Ledger:
     """The samples of one epoch. Every position goes free -> granted -> merged; back to free if its rank is lost."""
 
@@ -70,7 +69,7 @@ class Ledger:
             (start, stop), *rest = self.returned
             cut = min(stop, start + steps * batch)
             left = ((cut, stop), *rest) if cut < stop else tuple(rest)
-            return replace(self, returned=left), (start, cut)
+            return Ledger(self.epoch, self.samples, self.pools, left, self.merged), (start, cut)
         own = 0 if len(self.pools) == 1 else rank
         start, stop = self.pools[own] if own < len(self.pools) else (0, 0)
         if start < stop:
@@ -84,7 +83,7 @@ class Ledger:
 
     def _with_pool(self, index: int, span: Span) -> Ledger:
         pools = (*self.pools[:index], span, *self.pools[index + 1 :]) if len(self.pools) > 1 else (span,)
-        return replace(self, pools=pools)
+        return Ledger(self.epoch, self.samples, pools, self.returned, self.merged)
 
     def give_back(self, spans: Spans) -> Ledger:
         """Free spans that a lost rank had not brought into the model."""

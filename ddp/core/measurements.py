@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ddp.core.event_parts import FromRank
+from ddp.core.values import value
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class Slice(FromRank):
     """A slice of a rank's time, measured by the rank; slices of a rank do not overlap (except `hidden`).
 
@@ -21,7 +20,7 @@ class Slice(FromRank):
     bytes: int = 0
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class Memory(FromRank):
     """Memory of a rank's process and of its tensors on its GPU, processor seconds of all its threads, and the fraction of
     the last second in which its GPU was busy (with any process). None: not known, or no GPU."""

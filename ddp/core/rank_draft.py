@@ -7,7 +7,8 @@ from __future__ import annotations
 from typing import Any
 
 from ddp.core.persistent import Row
-from ddp.core.rank_state import RankState, Totals, count
+from ddp.core.rank_state import RankState
+from ddp.core.totals import Totals, count, counted
 
 
 class RankDraft:
@@ -38,15 +39,19 @@ class RankDraft:
         """Return the fields of `CoordinatorState` that the changes affect: the states, and what is derived from them."""
         ranks, window, milestones = self._ranks, self._window, self._milestones
         bits, granted, live = self._totals.bits, self._granted.copy(), self._live
+        row = ranks.update(self.changed)
+        most = 2 * len(self.changed) > len(row)  # then all are counted anew, which is half the work
         for (rank, new), old in zip(self.changed.items(), ranks.pick(self.changed), strict=True):
-            part, milestone = window[rank] if window else 0, milestones[rank] if milestones else 0
-            bits += count(new, part, milestone) - count(old, part, milestone)
+            if not most:
+                part, milestone = window[rank] if window else 0, milestones[rank] if milestones else 0
+                bits += count(new, part, milestone) - count(old, part, milestone)
             if new.queue is not old.queue:
                 _regrant(granted, old, new)
             if new.alive != old.alive:
                 others = tuple(r for r in live if r != rank)
                 live = tuple(sorted((*others, rank))) if new.alive else others
-        return {"ranks": ranks.update(self.changed), "totals": Totals(bits), "granted": granted, "live": live}
+        totals = counted(row, window, milestones) if most else Totals(bits)
+        return {"ranks": row, "totals": totals, "granted": granted, "live": live}
 
 
 def _regrant(granted: dict[int, int], old: RankState, new: RankState) -> None:

@@ -1,17 +1,15 @@
-"""One rank as the coordinator sees it: what it was granted, has trained and owes; and the number of ranks in each
-condition.
+"""One rank as the coordinator sees it: what it was granted, has trained and owes.
 
 Owns the counts of a single rank. Knows no other rank, no round and no plan."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ddp.core.errors import ProtocolError
 from ddp.core.spans import Chunk, Spans, measure, union
-from ddp.core.values import replace
+from ddp.core.values import replace, value
 
 EpochSpans = tuple[tuple[int, Spans], ...]
 """(epoch, spans) of several epochs."""
@@ -29,7 +27,7 @@ class Coming(StrEnum):
     """It is ready, and needs the others' state."""
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class Owed:
     """A part of an evaluation that a rank owes."""
 
@@ -48,7 +46,7 @@ class LastHeard(NamedTuple):
     """When it last reported work: training, an average, an evaluation."""
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class RankState:
     """One rank as the coordinator sees it."""
 
@@ -87,15 +85,37 @@ class RankState:
     def contribute(self, after: int | None = None) -> RankState:
         """Return the state after the rank's training entered an average, of round `after` if known."""
         index = self.after if after is None else after
-        return replace(self, trained=(), steps=0, samples=0, busy_s=0.0, loss_sum=0.0, before=0, after=index)
+        return self._with(self.queue, self.queued, self.course, (), 0, 0, 0.0, 0.0, self.lr, 0, index)
+
+    def grant(self, chunk: Chunk, steps: int, seen: int, pace: float) -> RankState:
+        """Return the state after a grant of `steps`, which begins when all ranks have seen `seen` samples."""
+        return self._with(
+            (*self.queue, chunk),
+            self.queued + steps,
+            (*self.course, (float(seen), pace)),
+            self.trained,
+            self.steps,
+            self.samples,
+            self.busy_s,
+            self.loss_sum,
+            self.lr,
+            self.before,
+            self.after,
+        )
+
+    def order(self) -> RankState:
+        """Return the state after an order to average behind all work of the queue."""
+        return replace(self, before=self.queued)
 
     def room(self, most: int, ordered: bool) -> int:
         """Return how many more steps may be granted if a window allows `most`. `ordered`: the rank was ordered to average,
         so that its steps so far belong to the window before."""
         return most - (0 if ordered else self.steps) - self.queued + self.before
 
-    def train(self, steps: int, shared: bool, **others: Any) -> tuple[RankState, int]:
-        """Return the state after the next `steps` of the rank's grants (with `others` of its fields), and their samples.
+    def train(
+        self, steps: int, shared: bool, busy_s: float = 0.0, loss_sum: float = 0.0, lr: float | None = None
+    ) -> tuple[RankState, int]:
+        """Return the state after the next `steps` of the rank's grants, with what they add to its sums, and their samples.
         Raises ProtocolError if it was granted less. Spans of a `shared` grant are entered at its end, when it is known
         which steps are in every replica."""
         queue, course, trained = self.queue, self.course, self.trained
@@ -112,18 +132,58 @@ class RankState:
                 course = ((course[0][0] + course[0][1] * samples, course[0][1]), *course[1:]) if course else ()
         else:
             queue, course, trained, samples = self._train_across(steps, shared)
-        state = replace(
-            self,
-            queue=queue,
-            queued=self.queued - steps,
-            course=course,
-            trained=trained,
-            steps=self.steps + steps,
-            samples=self.samples + samples,
-            before=max(self.before - steps, 0),
-            **others,
+        before = self.before - steps
+        state = self._with(
+            queue,
+            self.queued - steps,
+            course,
+            trained,
+            self.steps + steps,
+            self.samples + samples,
+            self.busy_s + busy_s,
+            self.loss_sum + loss_sum,
+            self.lr if lr is None else lr,
+            before if before > 0 else 0,
+            self.after,
         )
         return state, samples
+
+    def _with(
+        self,
+        queue: tuple[Chunk, ...],
+        queued: int,
+        course: Course,
+        trained: EpochSpans,
+        steps: int,
+        samples: int,
+        busy_s: float,
+        loss_sum: float,
+        lr: float,
+        before: int,
+        after: int,
+    ) -> RankState:
+        """Return the state with other work: what `replace` does in twice the time, for every event."""
+        return RankState(
+            self.rank,
+            self.alive,
+            self.life,
+            self.coming,
+            self.failures,
+            self.digest,
+            self.finished,
+            queue,
+            queued,
+            course,
+            trained,
+            steps,
+            samples,
+            busy_s,
+            loss_sum,
+            lr,
+            before,
+            after,
+            self.owed,
+        )
 
     def _train_across(self, steps: int, shared: bool) -> tuple[tuple[Chunk, ...], Course, EpochSpans, int]:
         """Return queue, course and trained spans after steps of several grants, and their samples."""
@@ -145,93 +205,6 @@ class RankState:
                     course.insert(0, (begun[0] + begun[1] * trains, begun[1]))
             left -= done
         return tuple(queue), tuple(course), trained, samples
-
-
-LANE = 40
-"""Bits per count in `Totals`."""
-UNREADY, UNFINISHED, ORDERED, TRAINED, WORKING, SHORT, IDLE, BEHIND, OWED = PLACES = range(0, 9 * LANE, LANE)
-"""The lowest bit of each count."""
-LARGEST = (1 << LANE) - 1
-"""The largest count."""
-ONE_UNREADY, ONE_UNFINISHED, ONE_ORDERED, ONE_TRAINED, ONE_WORKING, ONE_SHORT, ONE_IDLE, ONE_BEHIND, ONE_OWED = (
-    1 << place for place in PLACES
-)
-"""The value of 1 in each count."""
-
-
-class Totals(NamedTuple):
-    """Number of live ranks in each condition: all counts in one integer, as every event changes some of them."""
-
-    bits: int = 0
-
-    @property
-    def unready(self) -> int:
-        """Ranks that are not ready yet."""
-        return self.bits >> UNREADY & LARGEST
-
-    @property
-    def unfinished(self) -> int:
-        """Ranks that have not finished."""
-        return self.bits >> UNFINISHED & LARGEST
-
-    @property
-    def ordered(self) -> int:
-        """Ranks with work to do before an order to average."""
-        return self.bits >> ORDERED & LARGEST
-
-    @property
-    def trained(self) -> int:
-        """Ranks with steps since their last contribution."""
-        return self.bits >> TRAINED & LARGEST
-
-    @property
-    def working(self) -> int:
-        """Ranks with work to do."""
-        return self.bits >> WORKING & LARGEST
-
-    @property
-    def short(self) -> int:
-        """Ranks with work to do that have not done their steps of the window."""
-        return self.bits >> SHORT & LARGEST
-
-    @property
-    def idle(self) -> int:
-        """Ranks without work that have steps in the window."""
-        return self.bits >> IDLE & LARGEST
-
-    @property
-    def behind(self) -> int:
-        """Ranks that have not reached their milestone."""
-        return self.bits >> BEHIND & LARGEST
-
-    @property
-    def owed(self) -> int:
-        """Number of owed parts of evaluations."""
-        return self.bits >> OWED & LARGEST
-
-
-NONE = Totals()
-
-
-def count(state: RankState, part: int, milestone: int) -> int:
-    """Return a rank's contribution to `Totals`; `part`: its steps in the window."""
-    if not state.alive:
-        return 0
-    steps = state.steps
-    bits = 0 if state.finished else ONE_UNFINISHED
-    if not state.digest:
-        bits += ONE_UNREADY
-    if state.before > 0:
-        bits += ONE_ORDERED
-    if steps > 0:
-        bits += ONE_TRAINED
-    if state.queue:
-        bits += ONE_WORKING + ONE_SHORT if steps < part else ONE_WORKING
-    elif part > 0:
-        bits += ONE_IDLE
-    if steps < milestone:
-        bits += ONE_BEHIND
-    return bits + ONE_OWED * len(state.owed) if state.owed else bits
 
 
 def add(trained: EpochSpans, epoch: int, spans: Spans) -> EpochSpans:

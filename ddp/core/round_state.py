@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ddp.core.events import Averaged, AverageFailed, Reduced, Shared, Snapshot
 from ddp.core.join_events import Joined
 from ddp.core.persistent import NOBODY, Log, RankSet
 from ddp.core.phases import Phase
 from ddp.core.rank_state import RankState
+from ddp.core.values import value
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class Round:
     """One averaging of replicas, from the order to the last acknowledgement."""
 

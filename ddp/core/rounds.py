@@ -83,10 +83,9 @@ def open_round(
     done = cohort.samples / max(cohort.world.epochs * cohort.world.samples, 1)
     sketch = bool(closes) or sketching.is_drawn(index, at - cohort.opened, done)
     if turn:
-        states = [replace(state, before=state.queued) for state in cohort.ranks if state.alive]
+        states = [state.order() for state in cohort.ranks if state.alive]
         cohort = cohort.with_ranks(zip(members, states, strict=True))
-    order = Average(-1, index, members, turn, reason, sketch)
-    commands: list[Command] = [replace(order, rank=rank) for rank in members]
+    commands: list[Command] = [Average(rank, index, members, turn, reason, sketch) for rank in members]
     if cohort.world.blocking:
         cohort, evaluations = evaluation.evaluate(cohort, closes, turn)
         commands += evaluations

@@ -5,11 +5,10 @@ speeds, processes or tensors."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from ddp.core.values import replace
+from ddp.core.values import value
 
 Span = tuple[int, int]
 """Half-open interval [start, stop) of positions in an epoch's permutation."""
@@ -34,6 +33,8 @@ def union(spans: Spans, more: Spans) -> Spans:
 
 def measure(spans: Spans) -> int:
     """Return the number of positions in `spans`."""
+    if len(spans) == 1:  # the usual case
+        return spans[0][1] - spans[0][0]
     return sum([stop - start for start, stop in spans])
 
 
@@ -79,7 +80,7 @@ def micro_batches(batch: Batch, most: int, least: int) -> list[Batch]:
     return [Batch(batch.epoch, start, stop, stop - start) for start, stop in pairwise(starts)]
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class Chunk:
     """Work granted to a rank: positions [start, stop) of `epoch` in steps of `batch` samples.
 
@@ -107,6 +108,8 @@ class Chunk:
         last = min(first + self.batch, self.stop)
         assert first < last, f"step {step} is past the end of {self}"
         total = last - first
+        if self.parts == 1:
+            return Batch(self.epoch, first, last, total)
         among = sharers(total, self.parts, self.least)
         if self.part >= among:
             return Batch(self.epoch, last, last, total, True, self.parts)
@@ -131,4 +134,5 @@ class Chunk:
     def advance(self, steps: int) -> Chunk:
         """Return the chunk after `steps` more steps."""
         assert 0 <= steps <= self.steps, f"{steps} steps reported, {self.steps} left of {self}"
-        return replace(self, done=self.done + steps)
+        done = self.done + steps
+        return Chunk(self.epoch, self.start, self.stop, self.batch, self.part, self.parts, done, self.least)

@@ -8,7 +8,8 @@ counts as a hiccup until a second window confirms it."""
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from ddp.core.values import value
 
 SMOOTHINGS = ("adaptive", "trust")
 GAIN = 2.0
@@ -21,7 +22,7 @@ TRUST = 5
 """Number of samples in the trust window, and of missed windows after which a speed is forgotten."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Speed:
     """The measured speed of a rank."""
 
@@ -55,9 +56,10 @@ def _believed(speed: Speed, new: float) -> float:
     0 if `new` is not confirmed yet.
 
     Of the first two windows the faster one counts, as the first includes the start-up."""
-    change, before = _change(speed.step_s, new), _change(speed.step_s, speed.doubted)
+    change = _change(speed.step_s, new)
     if abs(change) <= math.log(FAR) or (change < 0 and len(speed.samples) < 2):
         return new
+    before = _change(speed.step_s, speed.doubted)
     if change * before <= 0:
         return 0.0
     return new if abs(change) < abs(before) else speed.doubted

@@ -11,7 +11,7 @@ from typing import Any
 
 from ddp.core.commands import ORDERS, Abort, Apply, Drop, Reduce, Restart
 from ddp.core.coordinator import Coordinator, Output
-from ddp.core.events import Event, Lost, RankEvent, Ready, Reduced, Snapshot, Tick
+from ddp.core.events import Event, Lost, Merged, RankEvent, Ready, Reduced, Snapshot, Tick
 from ddp.core.faults import Fault
 from ddp.core.join_events import Offered
 from ddp.core.link_costs import FROM, TO, Deliveries
@@ -180,32 +180,46 @@ class Simulation:
         self.coordinator, outputs = self.coordinator.update(event)
         plan = self.coordinator.plan
         self._crew.in_step = plan is not None and plan.in_step
-        records = self.keep or self.listen is not None
+        records, orders = self.keep or self.listen is not None, list[Any]()
         for output in outputs:
             if records:
                 self._record(output)
-            match output:
-                case _ if type(output) in ORDERS:
-                    self._order(output)
-                case Reduce():
-                    self._crew.reduce(output.members)
-                    size = self.costs.bytes if self.work is None else self.work.reduce(output)
-                    reduced = Reduced(0.0, output.round, self.costs.reduce_s, size)
-                    self._timeline.after(self.costs.reduce_s, self._coordinate, reduced)
-                case Abort():
-                    self.status, self.aborted = output.status, output
-                case Drop():
-                    self._crew.end(output.rank)
-                case Restart():
-                    self._crew.restart(output.rank, output.life)
+            if type(output) in ORDERS:
+                orders.append(output)
+            elif type(output) is not Merged:
+                self._order(orders)
+                orders = []
+                self._execute(output)
+        self._order(orders)
         self._timeline.over = self.coordinator.over
         if self.watch is not None:
             self.watch(self)
 
-    def _order(self, order: Any) -> None:
-        """Send a rank an order."""
-        size, life = self.costs.bytes if type(order) is Apply else 0, self._crew.all[order.rank].life
-        self._timeline.gather(self._arrival(order.rank, size, FROM), self._crew.deliver, (order, life))
+    def _execute(self, output: Output) -> None:
+        """Do what the runtime does with an output that is no order to a rank."""
+        match output:
+            case Reduce():
+                self._crew.reduce(output.members)
+                size = self.costs.bytes if self.work is None else self.work.reduce(output)
+                reduced = Reduced(0.0, output.round, self.costs.reduce_s, size)
+                self._timeline.after(self.costs.reduce_s, self._coordinate, reduced)
+            case Abort():
+                self.status, self.aborted = output.status, output
+            case Drop():
+                self._crew.end(output.rank)
+            case Restart():
+                self._crew.restart(output.rank, output.life)
+
+    def _order(self, orders: list[Any]) -> None:
+        """Send ranks orders."""
+        ranks, happen = self._crew.all, self._crew.deliver
+        if orders and self.costs.lag_s is None and self._deliveries is None:  # all arrive at once
+            items = [(order, ranks[order.rank].life) for order in orders]
+            self._timeline.gather(self._timeline.now + self.costs.latency_s, happen, *items)
+            return
+        for order in orders:
+            size = self.costs.bytes if type(order) is Apply else 0
+            self._timeline.gather(self._arrival(order.rank, size, FROM), happen, (order, ranks[order.rank].life))
 
     def _record(self, record: Event | Output) -> None:
         if self.keep:

@@ -17,9 +17,6 @@ from ddp.sim.work import RankWork
 Measured = Callable[[int, str, float, float, int], None]
 """(rank, kind, start, stop, number of the collective) of a slice as in `ddp.core.measurements.Slice`."""
 
-REPORT = Progress(0.0, 0, 0, 0, 0, 0.0, 0.0, 0.0)
-"""A template of reports: copying it costs a fourth of a new one."""
-
 
 def _by_epoch(pending: Sequence[TrainedBatch]) -> list[list[TrainedBatch]]:
     return [list(group) for _, group in itertools.groupby(pending, key=lambda entry: entry.batch.epoch)]
@@ -121,18 +118,8 @@ class RankStates:
             lr = self.costs.rate(entries[-1].seen / (self.world.epochs * self.world.samples))
             part = WorkSeconds(rank.data, rank.compute, link=rank.sent)  # reported for the first of several epochs
             rank.data = rank.compute = rank.sent = 0.0
-            report = replace(
-                REPORT,
-                rank=index,
-                epoch=entries[0].batch.epoch,
-                steps=steps,
-                samples=samples,
-                busy_s=busy,
-                lr=lr,
-                after=rank.after,
-                work=part,
-            )
-            self.tell(report)
+            epoch = entries[0].batch.epoch
+            self.tell(Progress(0.0, index, epoch, steps, samples, busy, 0.0, lr, after=rank.after, work=part))
 
     def contribute(self, index: int, round: int) -> tuple[int, int]:
         """Return the (steps, samples) that the rank contributes to an average, and reset both."""

@@ -51,15 +51,15 @@ class EventQueue:
                 self._next += 1
                 happen(*args)
 
-    def gather(self, time: float, happen: Callable[[list[Any]], None], item: Any) -> None:
-        """Schedule `happen([item])` at `time`. If the last callback added for that time is `happen` as well, and has not
-        begun, it gets the item in its list."""
+    def gather(self, time: float, happen: Callable[[list[Any]], None], *items: Any) -> None:
+        """Schedule `happen([*items])` at `time`. If the last callback added for that time is `happen` as well, and has not
+        begun, it gets the items in its list."""
         happenings = self._at.get(time)
         begun = happenings is self._present and self._next == len(self._present)
         if happenings and not begun and happenings[-1][0] == happen:
-            happenings[-1][1][0].append(item)
+            happenings[-1][1][0].extend(items)
         else:
-            self.at(time, happen, [item])
+            self.at(time, happen, list(items))
 
     def _go_on(self) -> bool:
         """Advance to the next time with callbacks; return False if there is none."""

@@ -5,11 +5,12 @@ A guard sees divergences and steps, but no anchor and no plan. The policy decide
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ddp.core.values import value
 
-@dataclass(frozen=True, slots=True)
+
+@value(frozen=True, slots=True)
 class Report:
     """One average as guards see it."""
 
@@ -19,7 +20,7 @@ class Report:
     """Most steps of one rank that entered the average."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class GuardDecision:
     """`stable`, `suppress` (windows must not grow) or `nudge` (they shrink to `factor`), and the numbers behind it."""
 
