@@ -32,10 +32,12 @@ def allowances(cohort: CoordinatorState, plan: Plan) -> tuple[CoordinatorState, 
     if bounds and (slowest.steps is None or slowest.steps != cohort.slowest.steps):
         takers, slowest = takers.union(slowest.barred), replace(slowest, barred=NOBODY)
     rooms: dict[int, int] = {}
-    barred, (ordered, kept) = [], _by_round(cohort, plan)
+    barred, reach, (ordered, kept) = [], cohort.reach, _by_round(cohort, plan)
     for state in cohort.ranks.pick(takers):
         rank = state.rank
-        room = _room(cohort, state, ordered, kept) if state.alive else 0
+        if not state.alive or (kept is not NOBODY and rank in kept):
+            continue
+        room = state.room(reach[rank], ordered is not NOBODY and rank in ordered)
         if room > 0 and bounds and (left := _left(cohort, plan, rank, slowest)) < room:
             room = left
             if room <= 0:

@@ -273,7 +273,8 @@ def _close_epochs(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState
 
 def _ordered(cohort: CoordinatorState, issued: tuple[Output, ...], at: float) -> CoordinatorState:
     """Measure a rank's silence from its last order, and a standstill from the last order to any rank."""
-    ordered = {cast(RankCommand, order).rank for order in issued if type(order) in ORDERS}
+    orders = cast(list[RankCommand], [order for order in issued if type(order) in ORDERS])
+    ordered = {order.rank for order in orders}
     return cohort.seen(ordered, at, moved=at) if ordered else cohort
 
 

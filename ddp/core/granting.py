@@ -8,6 +8,7 @@ from ddp.core.allowance import givers
 from ddp.core.commands import Plan, Train
 from ddp.core.coordinator_state import CoordinatorState
 from ddp.core.ledger import Ledger
+from ddp.core.persistent import NOBODY
 from ddp.core.rank_state import RankState
 from ddp.core.spans import Chunk
 
@@ -30,7 +31,7 @@ class GrantBatch:
     def __init__(self, cohort: CoordinatorState, plan: Plan, ledger: Ledger) -> None:
         self._cohort, self._ledger, self._parts = cohort, ledger, plan.weights or plan.counts
         self._owners, self._draft, self._fullest = givers(cohort, plan), cohort.draft(), cohort.fullest
-        self._met = _met(cohort)
+        self._met, self._ordered = _met(cohort), NOBODY if cohort.round is None else cohort.round.gathering
         self._granted = sum(cohort.granted.values())
         """Steps granted to all ranks and not done."""
         self.commands: list[Train] = []
@@ -54,9 +55,7 @@ class GrantBatch:
 
     def _share_left(self, rank: int) -> int:
         """Return the steps of the window that are not granted to `rank` yet."""
-        state, current = self._draft[rank], self._cohort.round
-        ordered = current is not None and current.gathers(rank)
-        return max(state.room(self._cohort.window[rank], ordered), 0)
+        return max(self._draft[rank].room(self._cohort.window[rank], rank in self._ordered), 0)
 
     def _give(self, rank: int, most: int) -> int:
         """Make one grant; return its steps."""
@@ -90,7 +89,7 @@ def _met(cohort: CoordinatorState) -> int:
 def _samples(state: RankState, before: bool) -> int:
     """Return the samples granted and not reported: of the steps before the order to average, or after it."""
     if state.before in (0, state.queued):  # the usual cases: no step is before the order, or all are
-        return sum([chunk.samples(chunk.steps) for chunk in state.queue]) if before == bool(state.before) else 0
+        return sum([chunk.left for chunk in state.queue]) if before == bool(state.before) else 0
     samples, left = [0, 0], state.before
     for chunk in state.queue:
         steps = chunk.steps

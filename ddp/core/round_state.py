@@ -38,9 +38,14 @@ class Round:
     since: float = 0.0
     """When this phase began."""
 
+    @property
+    def gathering(self) -> RankSet:
+        """Ranks that still have to enter the collective, or to copy their replicas."""
+        return self.waiting if self.phase in (Phase.COLLECTIVE, Phase.SNAPSHOTS) else NOBODY
+
     def gathers(self, rank: int) -> bool:
         """Return whether `rank` still has to enter the collective, or to copy its replica."""
-        return self.phase in (Phase.COLLECTIVE, Phase.SNAPSHOTS) and rank in self.waiting
+        return rank in self.gathering
 
     def expects(self, event: Snapshot | Reduced | Averaged | AverageFailed | Shared | Joined) -> bool:
         """Return whether `event` is an awaited answer of this round."""

@@ -131,6 +131,13 @@ class Chunk:
             return min(steps * self.batch, self.stop - self.start - self.done * self.batch)
         return measure(self.spans(steps))
 
+    @property
+    def left(self) -> int:
+        """Number of this rank's samples in all remaining steps."""
+        if self.parts == 1:
+            return self.stop - self.start - self.done * self.batch
+        return measure(self.spans(self.steps))
+
     def advance(self, steps: int) -> Chunk:
         """Return the chunk after `steps` more steps."""
         assert 0 <= steps <= self.steps, f"{steps} steps reported, {self.steps} left of {self}"

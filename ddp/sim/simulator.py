@@ -28,9 +28,6 @@ def _never(rank: int) -> bool:
     return False
 
 
-_set = object.__setattr__  # an event gets its time on arrival; until then nothing else refers to it
-
-
 @dataclass
 class Simulation:
     """A run in virtual time and its results."""
@@ -73,6 +70,8 @@ class Simulation:
     def __post_init__(self) -> None:
         self._timeline = EventQueue()
         self._deliveries = Deliveries(self.costs.links) if self.costs.links is not None else None
+        self._alike = self.costs.lag_s is None and self._deliveries is None
+        """Whether messages of all ranks take equally long."""
         self._crew = SimulatedRanks(
             self.world, self.costs, self._timeline, self._send, self._gone, self.faults, self.torn
         )
@@ -133,7 +132,8 @@ class Simulation:
     def _send(self, event: RankEvent) -> None:
         size = self.costs.bytes if type(event) is Snapshot else 0
         message = event, self._crew.all[event.rank].life
-        self._timeline.gather(self._arrival(event.rank, size, TO), self._arrive, message)
+        due = self._timeline.now + self.costs.latency_s if self._alike else self._arrival(event.rank, size, TO)
+        self._timeline.gather(due, self._arrive, message)
 
     def _arrival(self, rank: int, size: int, way: int) -> float:
         """Return the arrival time of a message sent now."""
@@ -160,7 +160,7 @@ class Simulation:
         """Pass the coordinator events that arrive together; those that need no decision are entered at once."""
         now, place = self._timeline.now, 0
         for event in messages:
-            _set(event, "at", now)
+            event.at = now  # type: ignore[misc]  # until then nothing else refers to it
         while place < len(messages) and not self.coordinator.over:
             self.coordinator, count = self.coordinator.enter(messages, place)
             if count:
@@ -174,7 +174,7 @@ class Simulation:
 
     def _coordinate(self, event: Event) -> None:
         """Pass the coordinator an event at its arrival."""
-        _set(event, "at", self._timeline.now)
+        event.at = self._timeline.now  # type: ignore[misc]  # an event gets its time on arrival
         self.events += 1
         self._record(event)
         self.coordinator, outputs = self.coordinator.update(event)
@@ -213,7 +213,7 @@ class Simulation:
     def _order(self, orders: list[Any]) -> None:
         """Send ranks orders."""
         ranks, happen = self._crew.all, self._crew.deliver
-        if orders and self.costs.lag_s is None and self._deliveries is None:  # all arrive at once
+        if orders and self._alike:
             items = [(order, ranks[order.rank].life) for order in orders]
             self._timeline.gather(self._timeline.now + self.costs.latency_s, happen, *items)
             return
