@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from bench.base.exitcodes import Exit
-from bench.base.interrupts import interrupted, leave, listening
+from bench.base.interrupts import interrupted, leave, listening, receive
 
 INTERRUPTED = "bench: interrupted\n"
 LINKS = (
@@ -24,11 +24,11 @@ GONE = "bench: the current folder was deleted; go to one that exists (cd)"
 
 def main() -> int:
     """Run the command line; return its exit code (`bench.base.exitcodes`)."""
-    code = int(Exit.OK)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # as in ranks: on busy cores two threads wait for each other
     _speak_plainly()
     with listening():
         try:
+            receive()
             if not all((Path(__file__).parent / name).is_dir() for name in ("models", "conf", "baselines")):
                 print(LINKS, file=sys.stderr)
                 return Exit.USAGE
@@ -39,9 +39,7 @@ def main() -> int:
 
             if sys.argv[1:2] and sys.argv[1] in JUDGING:
                 gc.disable()  # for good: a collection at exit would scan all records that were read
-            code = dispatch(sys.argv[1:])
-            sys.stdout.flush()  # here, where an error of writing is still handled
-            return code
+            return _flushed(dispatch(sys.argv[1:]))
         except KeyboardInterrupt:
             leave(Exit.KILLED, INTERRUPTED)
         except Exception:
@@ -51,6 +49,18 @@ def main() -> int:
                 traceback.print_exc()
                 print("bench: this is a defect of the harness, please report it", file=sys.stderr)
             return Exit.INTERNAL
+
+
+def _flushed(code: int) -> int:
+    """Write the rest of the output. Return `code`, or FAILED if there is no room for it."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        with suppress(OSError):
+            print(f"bench: cannot write the output: {error.strerror}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python tries again at its end
+        return Exit.FAILED
+    return code
 
 
 def _is_gone() -> bool:

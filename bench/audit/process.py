@@ -169,7 +169,7 @@ def audit_of(plan: LaunchPlan, metrics: Metrics, records: Sequence[Record], kept
     try:
         process = AuditProcess(replace(order, task=plan.audit_task(kept)), plan.job.preload)
     except (RuntimeError, OSError) as error:  # torch raises RuntimeError if there is no room for its files
-        yield RunAudit(order, unstarted=reason(error) if isinstance(error, OSError) else str(error))
+        yield RunAudit(order, unstarted=reason(error))
         return
     with process:
         yield RunAudit(order, process)

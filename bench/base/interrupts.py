@@ -132,8 +132,7 @@ def shielded(limit_s: float) -> Iterator[None]:
     def end(number: int, frame: FrameType | None) -> None:
         raise TimeoutError(f"no end within {limit_s:g} s")
 
-    with deferred():
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # which a child process inherits
+    with deferred(), held_back():
         handler, earlier = signal.signal(signal.SIGALRM, end), signal.setitimer(signal.ITIMER_REAL, limit_s)
         try:
             yield
@@ -141,7 +140,22 @@ def shielded(limit_s: float) -> Iterator[None]:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
             signal.signal(signal.SIGALRM, handler)
             signal.setitimer(signal.ITIMER_REAL, *earlier)
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+@contextmanager
+def held_back() -> Iterator[None]:
+    """Block the signals until the end of the context, in processes that its body starts until they call `receive`."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def receive() -> None:
+    """Unblock the signals if a supervisor has started this process: they were blocked while nobody listened."""
+    if SUPERVISED in os.environ:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
 
 
 def leave(code: int, word: str = "") -> NoReturn:

@@ -29,19 +29,35 @@ class UsageError(Exception):
 
 @contextmanager
 def usage() -> Iterator[None]:
-    """Raise UsageError for a ValueError (a user's mistake) or an OSError (a bad path) in the body."""
+    """Raise UsageError for a ValueError (a user's mistake) or an OSError (a bad path) in the body. Neither a full disk nor
+    a reader of our output that has gone is a mistake: these errors pass."""
     try:
         yield
-    except BrokenPipeError:  # the reader of our output has gone, which is no mistake
+    except BrokenPipeError:
         raise
     except ValueError as error:
         raise UsageError(str(error)) from error
     except OSError as error:
+        if error.errno in NO_ROOM:
+            raise
         raise UsageError(reason(error)) from error
 
 
-def reason(error: OSError) -> str:
-    """Return what went wrong and, if known, with which file; when copying without room, the target."""
+@contextmanager
+def writing(what: str) -> Iterator[None]:
+    """Raise ValueError for an OSError in the body (a bad path), or an OSError of the same number if there is no room.
+    The message says that `what` cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        text = f"cannot write {what}: {reason(error)}"
+        raise (OSError(error.errno, text) if error.errno in NO_ROOM else ValueError(text)) from error
+
+
+def reason(error: Exception) -> str:
+    """Return what went wrong and, of an OSError, with which file if known; when copying without room, the target."""
+    if not isinstance(error, OSError):
+        return str(error)
     what = str(error.strerror or error)
     copied = error.errno in NO_ROOM and error.filename2 is not None
     name = error.filename2 if copied else error.filename

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench.base.exitcodes import Exit, gravest
 from bench.base.number_format import plural
-from bench.base.usage import UsageError, reason, usage
+from bench.base.usage import UsageError, usage, writing
 from bench.config.user_parts import changed
 from bench.results.audit_file import FOLDER, UNAUDITED, AuditReport, read, write_report
 from bench.results.runfolder import CONFIG, Run, find_runs, read_object, read_records
@@ -56,10 +56,8 @@ def _audit(folder: Path) -> Exit:
         if (text := str(error)) != error.why:
             print(text, file=sys.stderr)
         return Exit.FAILED
-    try:
+    with usage(), writing(f"audit.json to {folder}"):
         write_report(folder, report, run.metrics)
-    except OSError as error:
-        raise UsageError(f"{folder}: audit.json cannot be written: {reason(error)}") from error
     return show(folder, report)
 
 

@@ -5,12 +5,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import sys
-from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing
-from multiprocessing import active_children, get_context
+from collections.abc import Sequence
 from pathlib import Path
 
 from bench.base.exitcodes import Exit
@@ -21,9 +16,9 @@ from bench.faults.meaning import KINDS, PHASES, PROCESSES, RANKS, VIRTUAL, WORLD
 from bench.faults.modes import MODES
 from bench.faults.outcome import FaultResult
 from bench.faults.page import page
+from bench.faults.played import Place, Player, play_missing
 from bench.faults.store import ResultStore, body
 from bench.faults.table import lines
-from ddp.core.errors import OutOfResources
 from ddp.regular_files import content
 from ddp.suggest import unknown
 
@@ -105,45 +100,17 @@ def _place(result: FaultResult) -> tuple[int, int, tuple[int, ...]]:
 
 
 def _play(wanted: Sequence[FaultCell], sizes: Sequence[int], world: str, store: ResultStore, jobs: int) -> None:
-    """Run the cells that have a meaning and no stored result; report progress on stderr."""
-    todo = [(cell, size) for size in sizes for cell in wanted if not meaningless(cell, world)]
-    todo = [(cell, size) for cell, size in todo if (str(cell), world, size) not in store.found]
-    todo.sort(key=_drawn)
-    with closing(_results(_player(world), todo, jobs)) as results:
-        for done, result in enumerate(results, 1):
-            store.add(result)
-            if not result.good or done % 100 == 0:
-                line = f"{result.cell}, {result.size} ranks: {result.verdict}"
-                print(f"{done:,} of {len(todo):,}: {line}", file=sys.stderr, flush=True)
+    """Run the cells that have a meaning and no stored result, in an order that looks random."""
+    places = sorted(((cell, size) for size in sizes for cell in wanted), key=_drawn)
+    play_missing(places, world, store, _player(world), jobs)
 
 
-def _drawn(place: tuple[FaultCell, int]) -> bytes:
+def _drawn(place: Place) -> bytes:
     """Return a hash to sort cells by, so that the cells done before an interruption are a random sample of all."""
     return hashlib.sha256(f"{place[0]} {place[1]}".encode()).digest()
 
 
-def _results(
-    play: Callable[[FaultCell, int], FaultResult], todo: Sequence[tuple[FaultCell, int]], jobs: int
-) -> Generator[FaultResult, None, None]:
-    if jobs == 1:
-        yield from (play(*place) for place in todo)
-        return
-    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-        try:
-            for future in as_completed([pool.submit(play, *place) for place in todo]):
-                yield future.result()
-        except BrokenProcessPool:
-            why = "a process that played combinations was killed; run this again, perhaps with fewer --jobs"
-            raise OutOfResources(f"{why}: what was played is kept") from None
-        except BaseException:  # nobody waits for what is being played
-            for worker in active_children():
-                worker.kill()
-            raise
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-def _player(world: str) -> Callable[[FaultCell, int], FaultResult]:
+def _player(world: str) -> Player:
     if world == VIRTUAL:
         from bench.faults.virtual import play
 

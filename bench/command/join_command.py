@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from bench.base.number_format import plural
 from bench.base.usage import UsageError, path_of, usage
 from bench.command.parser import Parser
 from bench.results.lease import in_making
-from bench.results.runfolder import CONFIG, EVENTS, read_object, writer
+from bench.results.runfolder import CONFIG, EVENTS, FAILED, read_object, writer
 from ddp.backends import BACKENDS
 from ddp.core.commands import Restart
 from ddp.core.errors import ProtocolError
@@ -46,22 +47,30 @@ def join(options: argparse.Namespace) -> Exit:
         folder = _going_on(options.path)
         _check(read_object(folder / CONFIG), folder)
         records = _RecordTail(folder / EVENTS)
-        offers = [folder / f"offer-{secrets.token_hex(8)}" for _ in range(options.ranks)]
+        offers = [f"offer-{secrets.token_hex(8)}" for _ in range(options.ranks)]
     try:
         return _offered(offers, folder, records, options.wait)
     finally:
         records.close()
-        for offer in offers:  # that nobody has taken
-            offer.unlink(missing_ok=True)
+        for home in _homes(folder):
+            for offer in offers:  # that nobody has taken
+                (home / offer).unlink(missing_ok=True)
 
 
-def _offered(offers: Sequence[Path], folder: Path, records: _RecordTail, wait_s: float) -> Exit:
+def _homes(folder: Path) -> list[Path]:
+    """Return the paths where the hidden folder of a run may be: the run may end at any time."""
+    own = in_making(folder)
+    names = (own.name, f"{own.name}{FAILED}") if own is not None else ()
+    return [folder, *(folder.with_name(name) for name in names)]
+
+
+def _offered(offers: Sequence[str], folder: Path, records: _RecordTail, wait_s: float) -> Exit:
     """Make the files that offer processes, and wait for what the run does with them."""
     began = time.monotonic()
-    with usage():
+    with usage(), suppress(FileNotFoundError):  # of a run that has just ended
         for offer in offers:
-            offer.touch()
-    answers = Answers()
+            (folder / offer).touch()
+    answers = Answers(offers)
     while answers.open or answers.taken < len(offers):
         if writer(folder) is None or time.monotonic() - began > wait_s:
             why = "has ended" if writer(folder) is None else f"has not answered in {wait_s:g} s"
@@ -77,9 +86,10 @@ def _offered(offers: Sequence[Path], folder: Path, records: _RecordTail, wait_s:
 
 
 class Answers:
-    """Follows, in a run's records, what the run did with the processes that it was offered."""
+    """Follows, in a run's records, what the run did with the processes that this command has offered."""
 
-    def __init__(self) -> None:
+    def __init__(self, offers: Collection[str]) -> None:
+        self._offers, self._unused = frozenset(offers), list[bool]()
         self.taken = self.joined = 0
         self.started: set[int] = set()
         self._just_taken = False
@@ -91,10 +101,13 @@ class Answers:
 
     def add(self, record: Any) -> int | None:
         """Process a record. Return its rank if it tells that a rank in an offered process has joined."""
-        if isinstance(record, Offered):
-            self.taken, self._just_taken = self.taken + 1, True
+        if isinstance(record, Offered):  # perhaps of another command
+            own = record.name in self._offers
+            self._unused.append(own)
+            self.taken, self._just_taken = self.taken + own, self._just_taken or own
         elif isinstance(record, Restart) and record.reason == OFFERED:
-            self.started.add(record.rank)
+            if self._unused and self._unused.pop(0):
+                self.started.add(record.rank)
         elif isinstance(record, Progress):  # an absent rank would have been started by now
             self._just_taken = False
         if isinstance(record, Joined) and record.rank in self.started:

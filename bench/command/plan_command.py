@@ -25,10 +25,11 @@ from bench.command.cell_plan import resolve, this_machine
 from bench.config.compose import compose
 from bench.config.composed import typed
 from bench.config.config import Config
-from bench.config.config_checks import dashboard_port
+from bench.config.config_checks import check_paths, dashboard_port
 from bench.config.objective import check as check_objective
 from bench.config.spec import RunSpec
 from bench.config.user_parts import settled
+from bench.loggers import chosen
 from bench.results.runfolder import find_runs, finished
 from bench.results.schema import Metrics
 
@@ -70,8 +71,10 @@ class PlannedRuns:
         """Note one run; Hydra calls this. Raise ValueError for a run that cannot resume."""
         try:
             config = settled(typed(composed))
+            check_paths(config)
             check_objective(config.objective, config.timing)
             dashboard_port(config.dashboard)
+            chosen(config.logger)
             if config.resume is not None:
                 why = "a run that is gone on with is as it was begun; leave out plan"
                 raise ValueError(f"resume={config.resume}: {why}")

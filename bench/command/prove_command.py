@@ -14,7 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 from tabulate import tabulate
 
 from bench.base.exitcodes import Exit
-from bench.base.usage import UsageError, file_of, reason, usage
+from bench.base.usage import UsageError, file_of, usage, writing
 from bench.base.writing import write_json
 from bench.config.compose import compose
 from bench.config.composed import typed
@@ -166,10 +166,8 @@ def _write(options: argparse.Namespace, proofs: list[tuple[str, Proof]], wholes:
         "proofs": [{"model": model, **asdict(proof)} for model, proof in proofs],
         "whole_batch": [{"model": model, **asdict(whole)} for model, whole in wholes],
     }
-    try:
+    with usage(), writing("the results"):
         write_json(options.json, body)
-    except OSError as error:
-        raise UsageError(f"{options.json} cannot be written: {reason(error)}") from error
 
 
 def table(proofs: list[tuple[str, Proof]], wholes: list[tuple[str, WholeBatch]]) -> list[str]:

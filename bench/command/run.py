@@ -21,7 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 from bench.base import interrupts
 from bench.base.console import PipeSafeConsole
 from bench.base.exitcodes import STATUS, Exit, gravest
-from bench.base.usage import UsageError, usage
+from bench.base.usage import UsageError, reason, usage
 from bench.command import summary
 from bench.command.cell_plan import make_plan, resume_source
 from bench.command.run_lines import row_line
@@ -112,7 +112,7 @@ class Session:
             interrupts.check()  # an import that was interrupted may fail in its own way
             if termination.announced() and isinstance(error, EngineError):
                 raise KeyboardInterrupt from error  # the fork server was told as well, and is gone
-            note = f"cannot write the results: {error}" if isinstance(error, OSError) else str(error)
+            note = f"cannot write the results: {reason(error)}" if isinstance(error, OSError) else str(error)
             code = Exit.USAGE if isinstance(error, UsageError) else Exit.FAILED
             cell = CellOutcome(name, code, note=note, refused=True)
         except Exception as error:  # Hydra would add words of its own

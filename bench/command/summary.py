@@ -19,6 +19,7 @@ from rich.console import Console
 from bench.base import number_format
 from bench.base.console import WIDTH, cut, verbosity
 from bench.base.exitcodes import Exit
+from bench.base.usage import reason
 from bench.command.run_lines import (
     LABEL,
     TROUBLE,
@@ -242,7 +243,7 @@ def report(summary: Summary, root: Path, out: Path, baseline: Path | None) -> No
     try:
         summary.show([Line("report", str(write_report(root, out, baseline=baseline)))], whole=True)
     except (ValueError, OSError) as error:
-        summary.show([Line("report", f"not written: {error}")])
+        summary.show([Line("report", f"not written: {reason(error)}")])
 
 
 def write_own_report(outcome: Outcome) -> None:

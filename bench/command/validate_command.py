@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from bench.base.exitcodes import Exit
 from bench.base.paths import judged_by
-from bench.base.usage import UsageError, file_of, path_of, there, usage
+from bench.base.usage import UsageError, file_of, path_of, there, usage, writing
 from bench.base.writing import write_text
 from bench.results.runfolder import Run, find_runs, unfinished
 
@@ -76,11 +76,9 @@ def validate(options: argparse.Namespace) -> Exit:
 def _junit(place: Path, judgement: Judgement) -> None:
     from bench.validate.junit import xml
 
-    try:
+    with writing(f"--junit {place}"):
         place.parent.mkdir(parents=True, exist_ok=True)
         write_text(place, xml(judgement))
-    except OSError as error:
-        raise UsageError(f"--junit {place}: cannot be written: {error.strerror}") from None
 
 
 def _with_missing(judgement: Judgement, options: argparse.Namespace, runs: Sequence[Run]) -> Judgement:

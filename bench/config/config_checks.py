@@ -21,6 +21,7 @@ from ddp.core.links import parse as parse_links
 from ddp.core.policies import meets_every_step
 from ddp.core.step_settings import NAMES as STEP
 from ddp.engine.modes import Mode, backend_of, engine_of
+from ddp.launcher.interfaces import check_bind
 from ddp.replica.task import Job
 from ddp.settings import (
     DAY_S,
@@ -173,6 +174,7 @@ def check_cluster(config: Config, world_size: int, machine: Machine) -> None:
         mode = config.mode.name
         raise ValueError(f"cluster.transport=memory with mode={mode}, which has PyTorch's own; leave it out")
     number("cluster.deadline_s", cluster.deadline_s, 0.1, DAY_S)
+    check_bind(cluster.bind)
     if restarts(cluster.restart) != 0:
         if backend is None or not backend.checkpoints or engine.virtual or world_size == 1:
             why = "which makes no checkpoints" if world_size > 1 else "and one rank, which is this very process"

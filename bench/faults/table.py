@@ -33,7 +33,8 @@ def lines(results: Sequence[FaultResult]) -> list[str]:
         modes = [mode for mode in MODES if not all(meaningless(cell, world) for cell in cells([mode]))]
         rows = [_row(mode, by_group.get((world, size, mode), []), world) for mode in modes]
         text += [f"## {world}, {size} ranks", "", *markdown(HEAD, rows), "", *_kinds(of), ""]
-    return [*text, *_wrong(results)]
+    heading = () if all(result.good for result in results) else ("## Not as documented", "")
+    return [*text, *heading, *deviations(results)]
 
 
 def _lead(results: Sequence[FaultResult]) -> str:
@@ -74,11 +75,12 @@ def _spread(values: Iterable[float | None]) -> str:
     return f"{median(known):.3g} / {max(known):.3g}" if known else "-"
 
 
-def _wrong(results: Sequence[FaultResult]) -> list[str]:
+def deviations(results: Sequence[FaultResult]) -> list[str]:
+    """Return a table of the results that are not as documented, or a line that says that there are none."""
     wrong = [result for result in results if not result.good]
     rows = [(str(result.cell), f"{result.world}, {result.size}", result.verdict, result.error) for result in wrong]
     head = ("cell", "where", "what is wrong", "said")
-    return ["## Not as documented", "", *markdown(head, rows)] if rows else ["Every cell is as documented."]
+    return markdown(head, rows) if rows else ["Every cell is as documented."]
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bench.base.paths import judged_by
 from bench.base.style import styled
-from bench.base.usage import reason
+from bench.base.usage import writing
 from bench.base.writing import write_text
 from bench.report import html, markdown, run_cache
 from bench.report.page import Page
@@ -40,7 +40,7 @@ def write_report(
     `baseline`: file or folder of baselines; adds the verdicts. `previous`: an earlier tree; adds the changes since.
     `experiment`: name of the planned experiment; None: the experiment that writes into `root`, if any. `presets`: see
     `planned`. `tree`: the content of `root`, if it was read already. Returns the path of `report.md`. Raises ValueError
-    if a tree is no folder, the experiment is not known, or `out` cannot be written.
+    if a tree is no folder, the experiment is not known, or `out` cannot be written; OSError if there is no room.
     """
     registries.sound("section", SECTIONS)
     grouped, problems = _read(root, tree)
@@ -50,7 +50,7 @@ def write_report(
         earlier, broken = _read(previous)
         problems += [f"of the earlier tree: {problem}" for problem in broken]
     plan = planned(root, experiment, presets=presets)
-    try:
+    with writing(f"the report to {out}"):
         out.mkdir(parents=True, exist_ok=True)
         library = load(*judged_by(baseline)) if baseline else Library()
         verdicts = judged(grouped, unreadable, baseline) if baseline else []
@@ -60,8 +60,6 @@ def write_report(
         path = out / "report.md"
         write_text(path, markdown.render(blocks))
         write_text(out / "report.html", html.render(blocks, out, "Benchmark report"))
-    except OSError as error:
-        raise ValueError(f"cannot write the report to {out}: {reason(error)}") from None
     return path
 
 

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from bench.base.number_format import plural
 from bench.base.style import brief, styled
-from bench.base.usage import reason
+from bench.base.usage import writing
 from bench.base.writing import write_text
 from bench.report import html, markdown
 from bench.report.blocks import Block, Heading, LeadText, TableBlock, Text, Tile, Tiles, nonempty, plain
@@ -38,17 +38,15 @@ ORIGINS = ("commit", "machine", "torch", "python", "platform")
 
 def write_comparison(before: Side, now: Side, out: Path) -> tuple[Path, str]:
     """Write `report.md`, `report.html` and figures into `out`; return the path of the first, and the summary of a CI step.
-    Raises ValueError if `out` cannot be written."""
+    Raises ValueError if `out` cannot be written, OSError if there is no room."""
     cells = moves(before, now)
-    try:
+    with writing(f"the comparison to {out}"):
         out.mkdir(parents=True, exist_ok=True)
         page = Page(Path(now.name), out, now.cells, (), (), previous=before.cells)
         with styled():
             blocks = [*front(page, before, now, cells), *changes.section(page), *_sides(before, now)]
         write_text(out / "report.md", markdown.render(blocks))
         write_text(out / "report.html", html.render(blocks, out, "Comparison"))
-    except OSError as error:
-        raise ValueError(f"cannot write the comparison to {out}: {reason(error)}") from None
     return out / "report.md", step_summary(before, now, cells)
 
 

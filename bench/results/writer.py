@@ -10,7 +10,7 @@ from contextlib import suppress
 from errno import EEXIST, ENOTEMPTY
 from pathlib import Path
 
-from bench.base.usage import reason
+from bench.base.usage import reason, writing
 from bench.results.lease import Lease, at_work_on, hidden, making, moved, occupied
 from bench.results.runfolder import CHECKPOINTS, FAILED, METRICS, may_be_ok, place, reached, resumable, resuming
 
@@ -30,7 +30,7 @@ class RunWriter:
     """A run folder that is being written: write files under `path`, then call `commit` or `discard`.
 
     Raises ValueError, one line, if the folder cannot be made: read-only disk, a file in the way, or this process
-    already writes it.
+    already writes it; OSError if there is no room.
     """
 
     def __init__(self, output: Path, model: str, mode: str, run_id: str) -> None:
@@ -42,13 +42,11 @@ class RunWriter:
                 f"{self._place} is in the making by this process already: wait for that run (join()), or give this one "
                 "another name or seed"
             )
-        try:
+        with writing(f"runs to {output}"):
             parent.mkdir(parents=True, exist_ok=True)
             _clean(parent, run_id)
             self.path.mkdir()
             self._lease = Lease(self.path)
-        except OSError as error:
-            raise ValueError(f"cannot write runs to {output}: {reason(error)}") from None
 
     @property
     def _beside(self) -> Path:

@@ -221,8 +221,6 @@ def _complete(
     """Write the rest of the folder, `metrics.json` last, and move it into place. The audit runs beside the pictures.
 
     Timeline and audit can be made again from the folder: an error in either does not cost the result."""
-    for offer in writer.path.glob(OFFERS):  # nobody takes it any longer
-        offer.unlink(missing_ok=True)
     launched = header_of(records).launched
     stream = sort(records[1:], launched)
     metrics = result([*records, last], stream)
@@ -237,6 +235,8 @@ def _complete(
         with suppress(OSError):  # the check says that there is none, and how to audit by hand
             write_report(writer.path, report, metrics)
     write_text(writer.path / METRICS, metrics.model_dump_json(indent=1) + "\n")
+    for offer in writer.path.glob(OFFERS):  # nobody takes it any longer
+        offer.unlink(missing_ok=True)
     return Outcome(plan.spec, writer.commit(metrics.status), metrics)
 
 

@@ -33,6 +33,5 @@ def serve(place: LaunchedProcess) -> int:
             key = place.key()
         return serve_rank0(place, key, CATALOGUE, tuple(MODELS.values()))
     except (EngineError, OSError) as error:
-        why = reason(error) if isinstance(error, OSError) else error
-        print(f"bench: rank {place.rank} ends: {why}", file=sys.stderr)
+        print(f"bench: rank {place.rank} ends: {reason(error)}", file=sys.stderr)
         return Exit.FAILED

@@ -21,7 +21,7 @@ from rich.console import Console
 from bench.audit.reading import TrainingData, unknowable
 from bench.base import canonical
 from bench.base.paths import ROOT
-from bench.base.usage import UsageError
+from bench.base.usage import UsageError, reason
 from bench.config.config_checks import Machine
 from bench.config.plan import ScriptPlan
 from bench.config.script_plan import Script, ScriptTask, script_spec
@@ -151,7 +151,9 @@ class ScriptRecorder:
             try:
                 write_report(outcome.folder, outcome.folder)
             except (ValueError, OSError) as error:
-                warnings.warn(f"the report of {outcome.folder} is not written: {error}", RuntimeWarning, stacklevel=1)
+                warnings.warn(
+                    f"the report of {outcome.folder} is not written: {reason(error)}", RuntimeWarning, stacklevel=1
+                )
         if outcome.cause is not None:
             raise outcome.cause
 

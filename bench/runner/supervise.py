@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from bench.base.interrupts import ENDING, SUPERVISED
+from bench.base.interrupts import ENDING, SUPERVISED, held_back
 
 if TYPE_CHECKING:
     from bench.runner.resume import ResumeSource
@@ -59,19 +59,16 @@ def _run(command: list[str], environ: dict[str, str]) -> int:
     """Return the exit code of a command, negative if an unexpected signal killed it. Passes on the signals that end
     this process; the command counts a signal sent to the whole group, such as Ctrl-C, only once."""
     signals: list[int] = []
-    child: subprocess.Popen[bytes] | None = None
 
     def tell(number: int, frame: FrameType | None) -> None:
         signals.append(number)
-        if child is not None:
-            child.send_signal(number)  # nothing, if it has ended
+        child.send_signal(number)  # nothing, if it has ended
 
     heard = [number for number in ENDING if signal.getsignal(number) != signal.SIG_IGN]  # `nohup`
-    before = {number: signal.signal(number, tell) for number in heard}
-    try:
+    with held_back():  # the command imports first, and an interrupt then would show a traceback
         child = subprocess.Popen(command, env=environ)
-        for number in signals[:1]:  # it came before there was a command to tell
-            child.send_signal(number)
+        before = {number: signal.signal(number, tell) for number in heard}
+    try:
         code = child.wait()
     finally:
         for number, handler in before.items():

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
+from bench.base.usage import writing
 from bench.results.analysis.stream import sort
 from bench.results.journal import woven
 from bench.results.runfolder import EVENTS, METRICS, SLICES, read_object, there
@@ -45,9 +46,8 @@ def _written(folder: Path, write: Callable[[Path, Sequence[Record], Named, float
     if launched is None:
         launched = min((at for at, _ in timed), default=0.0)
     try:
-        return write(folder, [record for _, record in timed], spec, launched)
-    except OSError as error:
-        raise ValueError(f"{folder}: cannot write the timeline: {error.strerror}") from error
+        with writing(f"the timeline to {folder}"):
+            return write(folder, [record for _, record in timed], spec, launched)
     except (AssertionError, IndexError, KeyError) as error:
         raise ValueError(f"{folder / EVENTS}: not the records of a run ({type(error).__name__}: {error})") from error
 

@@ -15,6 +15,7 @@ import numpy as np
 from tabulate import tabulate
 
 from bench.base import number_format, special
+from bench.base.usage import writing
 from bench.base.writing import write_text
 from bench.results.cells import cells
 from bench.results.runfolder import find_runs
@@ -59,11 +60,9 @@ def write_proposals(
 
 def _write(folder: Path, reference: Reference) -> None:
     path = folder / reference.place
-    try:
+    with writing("a baseline"):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, text(reference))
-    except OSError as error:
-        raise ValueError(f"cannot write {path}: {error.strerror}") from None
 
 
 def whole(path: Path) -> Library:

@@ -48,6 +48,8 @@ class Offered:
     """Somebody offers a process for one more rank: the first that is absent, or else the next that is lost."""
 
     at: float
+    name: str = ""
+    """Name of the file that offers it."""
 
 
 JoinEvent = Joining | Joined | Left

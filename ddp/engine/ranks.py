@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Protocol
 
 from ddp.core.commands import RankCommand
-from ddp.core.errors import OutOfResources, ProtocolError, RankLost, ReduceFailed
+from ddp.core.errors import OutOfResources, ProtocolError, RankLost, ReduceFailed, encodable
 from ddp.core.events import Event, Finished, Lost, RankEvent, Ready, Reduced, Tick
 from ddp.core.join_events import Joined, Offered
 from ddp.engine.forked_rank import EXIT_TIMEOUT_S, ForkedRank
@@ -202,7 +202,7 @@ class RankProcesses:
         events = []
         for path in self._job.offers.glob(OFFERS) if self._job.offers is not None else ():
             path.unlink(missing_ok=True)
-            events.append(Offered(now()))
+            events.append(Offered(now(), encodable(path.name)))
         return events
 
     def _take_reduced(self) -> Reduced:

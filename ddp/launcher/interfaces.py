@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
+from contextlib import suppress
 from typing import NamedTuple
 
 import psutil
+
+NAME = re.compile(r"(?=.*[A-Za-z])[^\s/]{1,15}")
+"""Names of interfaces. Linux also allows names of digits, which a mistyped address would be."""
 
 
 class Interface(NamedTuple):
@@ -58,6 +63,17 @@ def address_towards(address: tuple[str, int]) -> str:
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(address)
         return str(probe.getsockname()[0])
+
+
+def check_bind(bind: str) -> None:
+    """Raise ValueError for text that can be no address, network or interface of any host."""
+    with suppress(ValueError):
+        ipaddress.ip_network(bind, strict=False)
+        return
+    if not NAME.fullmatch(bind):
+        raise ValueError(
+            f"cluster.bind={bind!r} is no address, network or interface: give one, such as 10.0.0.0/24 or eth0"
+        )
 
 
 def interface_of(bind: str) -> tuple[str, str]:

@@ -19,6 +19,7 @@ from ddp.comm.transports.base import MEAN, SUM, ExchangeBroken, Wait
 from ddp.comm.transports.gloo import OPS
 from ddp.comm.transports.memory import Transport as Memory
 from ddp.core.errors import OutOfResources, RankLost
+from ddp.settings import DAY_S, number
 
 TIMEOUT_S = 300.0
 """Default timeout of a collective, in seconds."""
@@ -51,8 +52,7 @@ class Group:
         self._courier: Courier | None = None
         self._under_way: list[Callable[[], None]] = []
         self._unused: list[Tensor] = []
-        self._closed = self._gone = False
-        self._process = os.getpid()
+        self._process, self._closed, self._gone = os.getpid(), False, False
 
     def exchange(self, text: str) -> list[str]:
         """Return every rank's text, ordered by rank. Slow: for startup only. Raises RankLost."""
@@ -217,7 +217,7 @@ def init(
     if transport not in NAMES:
         raise ValueError(f"transport must be one of {', '.join(NAMES)}, not {transport!r}")
     rank, world_size = _place(rank, world_size)
-    _check_place(rank, world_size)
+    _check(rank, world_size, timeout_s)
     where = torch.device(device) if device is not None else _device(world_size)
     _current = make(rank, world_size, where, store or open_store(rank, world_size, timeout_s), transport, timeout_s)
     atexit.register(_current.close)
@@ -233,7 +233,7 @@ def make(
     timeout_s: float = TIMEOUT_S,
 ) -> Group:
     """Make a group without making it the current one. Ranks may be threads of one process, each with its own group."""
-    _check_place(rank, world_size)
+    _check(rank, world_size, timeout_s)
     return Group(rank, world_size, device, store, transport, timeout_s)
 
 
@@ -256,8 +256,7 @@ def get_world_size() -> int:
 
 
 def get_local_rank() -> int:
-    """Return this process's index among the ranks of its host: torchrun's LOCAL_RANK, else the rank (ranks started by hand
-    share a host)."""
+    """Return this process's index among the ranks of its host: torchrun's LOCAL_RANK, else its rank."""
     local = os.environ.get("LOCAL_RANK", "")
     return int(local) if local.isdecimal() else current().rank
 
@@ -267,7 +266,8 @@ def _as(place: Tensor, tensor: Tensor) -> Tensor:
     return place[: tensor.nbytes].view(tensor.dtype).view(tensor.shape)
 
 
-def _check_place(rank: int, world_size: int) -> None:
+def _check(rank: int, world_size: int, timeout_s: float) -> None:
+    number("timeout_s", timeout_s, 0.001, DAY_S)
     if not 0 <= rank < world_size:
         raise ValueError(f"rank must be in 0..{world_size - 1} (world_size={world_size}), not {rank}")
 

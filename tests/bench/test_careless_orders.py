@@ -16,11 +16,12 @@ import pytest
 from bench.base import interrupts
 from bench.base.exitcodes import Exit
 from bench.base.usage import UsageError
-from bench.command import cli, faults_command, join_command, ray_sweep, rerun
+from bench.command import cli, join_command, ray_sweep, rerun
 from bench.command.explain_command import records_in
 from bench.command.summary import Summary
 from bench.config import user_parts
 from bench.config.config import ClusterConfig
+from bench.faults import played
 from bench.results.runfolder import EVENTS, LOG, find_runs
 from bench.results.writer import Unwritten
 from bench.runner.resized import SIZED_KEYS, sized
@@ -174,10 +175,10 @@ def test_a_sweep_whose_command_was_killed_is_not_waited_for(monkeypatch: pytest.
 
 
 def test_combinations_that_are_played_end_with_the_command() -> None:
-    results = faults_command._results(time.sleep, [(0,), (60,), (60,)], 2)  # type: ignore[arg-type, list-item]
-    next(results)
+    each = played.results(time.sleep, [(0,), (60,), (60,)], 2)  # type: ignore[arg-type, list-item]
+    next(each)
     began = time.monotonic()
-    results.close()
+    each.close()
     assert time.monotonic() - began < 20
     with pytest.raises(OutOfResources, match="was killed; run this again"):
-        list(faults_command._results(os._exit, [(9,), (9,)], 2))  # type: ignore[arg-type, list-item]
+        list(played.results(os._exit, [(9,), (9,)], 2))  # type: ignore[arg-type, list-item]

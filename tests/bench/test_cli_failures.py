@@ -140,7 +140,7 @@ def test_a_folder_without_runs_is_told(bench, capsys, verb, tmp_path):
         (["baseline", "audit", "docs"], "docs: no baselines; name their folder, or make some"),
         (["baseline", "diff", "docs", "docs"], "docs: no baselines; name their folder, or make some"),
         (["validate", "runs", "--junit", "docs"], "argument --junit: docs is a folder; give a file"),
-        (["validate", "runs", "--junit", "docs/notes/x.xml"], "--junit docs/notes/x.xml: cannot be written"),
+        (["validate", "runs", "--junit", "docs/notes/x.xml"], "cannot write --junit docs/notes/x.xml: File exists"),
         (["validate", ""], "argument path: it is empty; give a path"),
         (["report", "runs", "--out", ""], "argument --out: it is empty; give a path"),
     ],

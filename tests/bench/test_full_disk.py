@@ -59,6 +59,38 @@ def test_the_line_says_what_is_kept_and_how_to_go_on(
     assert len(left) == (1 if how == "saved" else 0)
 
 
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (("report", "runs"), "cannot write the report to reports/runs: File too large: reports/runs/"),
+        (
+            ("compare", "runs", "runs"),
+            "cannot write the comparison to reports/comparison: File too large: reports/comparison/",
+        ),
+        (
+            ("validate", "runs", "--junit", "out/junit.xml"),
+            "cannot write --junit out/junit.xml: File too large: out/junit.xml",
+        ),
+        (
+            ("goodput", "--trace", "meta", "--ranks", "2", "--hours", "1", "--json", "out.json"),
+            "File too large: out.json",
+        ),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_a_command_without_room_for_its_results_failed_though_it_was_right(
+    quiet: Bench, bench: Bench, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], what: str
+) -> None:
+    """It ended with the code for a wrong command."""
+    assert quiet(*SOLO) == 0
+    capsys.readouterr()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, HARD))
+    code = bench(*words)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (SOFT, HARD))
+    assert code == 5
+    assert f"bench: {what}" in capsys.readouterr().err
+
+
 def test_a_record_is_written_whole_or_the_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     with Journal(path) as journal:

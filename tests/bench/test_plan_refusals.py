@@ -12,6 +12,7 @@ from bench.config.config import Choice, ClusterConfig, DataConfig, ProfileConfig
 from bench.config.config_checks import Machine
 from bench.config.plan import plan
 from bench.models.data import DATA
+from tests.bench.conftest import Bench
 from tests.bench.planned import BASE, SETUP, planned
 
 
@@ -53,6 +54,7 @@ from tests.bench.planned import BASE, SETUP, planned
         ({"cluster": ClusterConfig(device="gpu")}, "cluster.device"),
         ({"cluster": ClusterConfig(device="cuda")}, "no GPU"),
         ({"cluster": ClusterConfig(deadline_s=0.0)}, "from 0.1 to"),
+        *[({"cluster": ClusterConfig(bind=bind)}, "such as 10.0.0.0/24 or eth0") for bind in ("", "10.0.0.300", "x/y")],
         ({"cluster": ClusterConfig(transport="memry")}, "did you mean 'memory'"),
         ({"cluster": ClusterConfig(transport="nccl")}, "needs a GPU for every rank"),
         ({"train": TrainConfig(global_batch_size=33)}, "32 can"),
@@ -136,3 +138,20 @@ def test_settings_of_the_data_that_cannot_be(data, said):
     with pytest.raises(ValueError, match=said) as caught:
         plan(replace(BASE, data=data), SETUP, DATA, Machine(cores=2))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("word", "why"),
+    [
+        ("logger=tensorbord", "did you mean 'tensorboard'"),
+        ("cluster.bind=10.0.0.300", "no address, network or interface"),
+        ("output=''", "is no path"),
+    ],
+)
+def test_a_plan_refuses_what_the_run_would_refuse(
+    bench: Bench, capsys: pytest.CaptureFixture[str], word: str, why: str
+) -> None:
+    assert bench("model=mlp", "mode=solo", word) == 2
+    assert why in capsys.readouterr().err
+    assert bench("plan", "model=mlp", "mode=solo", word) == 2
+    assert re.search(f"impossible: .*{why}", capsys.readouterr().out)

@@ -141,6 +141,14 @@ def test_an_interrupt_at_startup_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_interrupt_of_a_supervised_command_that_imports_shows_no_traceback(tmp_path):
+    process = start(tmp_path, "-m", "bench", "model=mlp", "mode=nccl_sync", "supervise=true")
+    until(lambda: psutil.Process(process.pid).children(), 60)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (130, "", "bench: interrupted\n")
+
+
 def test_who_leaves_at_once_leaves_no_folder(tmp_path):
     """Every command that was interrupted, and every node agent, left the one that the fork server's socket lay in."""
     code = "from multiprocessing import util; from bench.base.interrupts import leave; util.get_temp_dir(); leave(3, 'over')"
@@ -166,6 +174,15 @@ def test_looking_around_works_and_imports_no_torch(tmp_path, command, word):
     names = {line.rpartition("|")[2].strip() for line in imported.splitlines()}
     assert not names & {"torch", "pandas", "matplotlib"}
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+def test_an_output_without_room_is_no_defect(warm: Warm, tmp_path: Path) -> None:
+    """The command ended with a traceback and exit code 120."""
+    full = os.open("/dev/full", os.O_WRONLY)
+    code, _, err = warm.start(tmp_path, "-m", "bench", "list", "policies", stdout=full).result()
+    os.close(full)
+    assert (code, err.count("\n"), err.endswith("No space left on device\n")) == (5, 1, True), err
 
 
 def test_a_reader_that_leaves_does_not_end_a_run(warm: Warm, tmp_path: Path) -> None:

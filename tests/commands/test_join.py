@@ -56,15 +56,50 @@ def test_a_rank_joins_a_run_that_is_going_on(warm: Warm, tmp_path: Path) -> None
 
 
 def test_what_came_of_an_offer_is_read_from_the_records() -> None:
-    answers = Answers()
+    answers = Answers(["a", "b"])
     assert answers.add(Joined(1.0, 1, 0)) is None, "not in a process of ours"
-    assert [answers.add(record) for record in (Offered(2.0), Offered(2.0), Restart(3, 1, OFFERED))] == [None] * 3
+    offered = (Offered(2.0, "a"), Offered(2.0, "b"), Restart(3, 1, OFFERED))
+    assert [answers.add(record) for record in offered] == [None] * 3
     assert (answers.taken, answers.open) == (2, True)
     assert answers.add(Restart(0, 1, "start 1 of 3 at most until it is back")) is None
     assert answers.add(Progress(3.0, 0, 0, 1, 8, 0.1, 1.0, 0.1)) is None
     assert answers.open, "rank 3 is on its way"
     assert answers.add(Joined(4.0, 3, 1)) == 3
     assert (answers.open, answers.started) == (False, {3})
+
+
+def test_two_commands_that_offer_at_once_count_their_own_ranks_only() -> None:
+    """Each counted the other's: it withdrew its own offer, which nobody had taken, and said that -1 is left."""
+    one, other = Answers(["one"]), Answers(["other"])
+    for answers in (one, other):
+        for record in (Offered(1.0, "one"), Restart(2, 1, OFFERED), Joined(2.0, 2, 0)):
+            answers.add(record)
+    assert (one.taken, one.joined, one.started) == (1, 1, {2})
+    assert (other.taken, other.joined, other.open) == (0, 0, False)
+    for answers in (one, other):
+        for record in (Offered(3.0, "other"), Progress(3.0, 0, 0, 1, 8, 0.1, 1.0, 0.1)):
+            answers.add(record)
+    assert (one.taken, other.taken, other.started, other.open) == (1, 1, set(), False)
+
+
+@pytest.mark.parametrize("moved", ["before", "after"])
+def test_an_offer_to_a_run_that_ends_leaves_nothing_in_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], moved: str
+) -> None:
+    """It was an error that named a missing file, with the code for a wrong command; or a file in the finished run."""
+    folder, place = tmp_path / ".tmp-w2-s0-abc-1@here", tmp_path / "w2-s0-abc"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"backend": "nccl", "world_size": 2}')
+    (folder / "events.jsonl").touch()
+    monkeypatch.setattr(join_command, "_going_on", lambda path: folder)
+    tokens = join_command.secrets.token_hex
+    if moved == "before":
+        monkeypatch.setattr(join_command.secrets, "token_hex", lambda size: (folder.rename(place), tokens(size))[1])
+    monkeypatch.setattr(join_command.time, "sleep", lambda seconds: folder.rename(place))
+    monkeypatch.setattr(join_command, "writer", lambda path: 1 if path.exists() else None)
+    assert join_command.join(Namespace(path=tmp_path, ranks=1, wait=5.0)) == Exit.FAILED
+    assert capsys.readouterr().out == "the run has ended: 0 ranks joined\n"
+    assert sorted(path.name for path in place.iterdir()) == ["config.json", "events.jsonl"]
 
 
 def test_a_run_that_nobody_can_join_is_refused() -> None:

@@ -183,8 +183,11 @@ def test_what_a_signal_kills_is_started_again_but_not_for_ever(
     assert not said or said[-1].endswith(last)
 
 
-INTERRUPTED = """
+LISTENING = """
 import os, signal, sys, time
+signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
+"""
+INTERRUPTED = f"""{LISTENING}
 from pathlib import Path
 with Path("told").open("a") as told:
     told.write("started ")
@@ -219,7 +222,7 @@ def test_what_is_to_end_is_not_started_again(
 
 def test_a_signal_that_comes_before_the_command_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The supervisor ended, and the command that it had just started went on."""
-    (tmp_path / "bench.py").write_text("import time\ntime.sleep(20)\n")
+    (tmp_path / "bench.py").write_text(f"{LISTENING}time.sleep(20)\n")
     monkeypatch.chdir(tmp_path)
     start = subprocess.Popen
 

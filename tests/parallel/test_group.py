@@ -107,6 +107,12 @@ def never_comes(folder: Path) -> None:
             ddp.init(timeout_s=1.0)
 
 
+@pytest.mark.parametrize("timeout_s", [0, -1.0, float("nan"), float("inf")])
+def test_a_timeout_that_no_rank_can_meet_is_refused(timeout_s: float) -> None:
+    with pytest.raises(ValueError, match=r"timeout_s=.* must be a finite number from 0\.001 to 86400"):
+        ddp.init(0, 1, timeout_s=timeout_s)
+
+
 def test_a_rank_that_never_comes_is_named(tmp_path: Path) -> None:
     assert run(never_comes, tmp_path, 2) == [0, 0]
 
