@@ -16,6 +16,7 @@ from itertools import islice
 from pathlib import Path
 
 from bench.faults.meaning import KINDS, PHASES, PROCESSES, FaultCell, FaultOutcome, meaningless
+from bench.faults.modes import MODES
 from bench.faults.outcome import FaultResult
 from bench.faults.played import play_missing
 from bench.faults.processes import play
@@ -93,6 +94,8 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="write the table into reports/faults")
     parser.add_argument("--most", type=int, default=1000, help="pairs of cells of a method (default: all)")
     options = parser.parse_args()
+    if f"{BACKENDS[0]}_sync" not in MODES:
+        parser.error("torchft is not installed: pip install -e '.[torchft]'")
     results = {method: played(method, options.most) for method in METHODS}
     text = [line for method, each in results.items() for line in lines(method, each)]
     print("\n".join(text))

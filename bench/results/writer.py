@@ -11,7 +11,7 @@ from errno import EEXIST, ENOTEMPTY
 from pathlib import Path
 
 from bench.base.usage import reason, writing
-from bench.results.lease import Lease, at_work_on, hidden, making, moved, occupied
+from bench.results.lease import Lease, at_work_on, hidden, in_making, making, moved, occupied
 from bench.results.runfolder import CHECKPOINTS, FAILED, METRICS, may_be_ok, place, reached, resumable, resuming
 
 TRIES = 5
@@ -47,6 +47,17 @@ class RunWriter:
             _clean(parent, run_id)
             self.path.mkdir()
             self._lease = Lease(self.path)
+        self.rivals = self._rivals()
+        """Warnings of other processes that may be writing the same run."""
+
+    def _rivals(self) -> list[str]:
+        beside = self._place.parent.glob(f".tmp-{self._place.name}-*")
+        others = [in_making(folder) for folder in beside if folder != self.path and occupied(folder)]
+        return [
+            f"process {other.process} trains this run, too: of both results the later stays, and each slows the other down"
+            for other in others
+            if other is not None and other.name == self._place.name
+        ]
 
     @property
     def _beside(self) -> Path:

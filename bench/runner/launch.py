@@ -135,7 +135,7 @@ def launch(
                 journal.add(header, launched)
                 journal.add(past[0], launched)
             past.clear()  # the monitor has them
-            _announce(spec, monitor, source)
+            _announce(spec, monitor, source, writer.rivals)
             journal.keep_slices(private, spec.world_size)
             end = _train(replace(job, scratch=private), spec.engine, journal, monitor, watch)
             if end.cause is not None and again is not None and again(end.cause, writer.path):
@@ -143,7 +143,7 @@ def launch(
                 raise CutShort(end.cause, tuple(f for rank in range(spec.world_size) for f in struck(private, rank)))
             # Read both clocks before the records are merged, which takes long.
             ended, seconds = journal.latest if ENGINES[spec.engine].virtual else now(), elapsed()
-            notes = (*notes, *(source.notes if source else ()), *_circumstances(job, spec, load_before))
+            notes = (*notes, *writer.rivals, *(source.notes if source else ()), *_circumstances(job, spec, load_before))
             for text in (end.traceback, end.error and f"{end.status}: {end.error}"):
                 if text:
                     monitor.say(text.rstrip(), on=Console(stderr=True, quiet=watch is not None))
@@ -290,11 +290,11 @@ def _broken(error: EngineError) -> _End:
     return _End("failed", str(error), trace, error)
 
 
-def _announce(spec: RunSpec, monitor: ProgressDisplay, source: ResumeSource | None) -> None:
+def _announce(spec: RunSpec, monitor: ProgressDisplay, source: ResumeSource | None, rivals: list[str]) -> None:
     monitor.log(announced_line(spec), brief=True)
     if source is not None:
         saved = source.checkpoint.coordinator
         trained = f"{plural(saved.epochs, 'epoch')}, {plural(saved.samples, 'sample')}"
         monitor.say(f"goes on from {source.checkpoint.path}: {trained}")
-    for warning in spec.warnings:
+    for warning in (*spec.warnings, *rivals):
         monitor.log(f"note: {warning}", "yellow", brief=True)
