@@ -87,7 +87,7 @@ def coordinate(
     failures: list[Failed] = []
     hastened = False
     while not coordinator.over:
-        anew: set[int] = set()
+        anew: dict[int, int] = {}
         occurred, place = ranks.events(TICK_S), 0
         if termination.announced() and not hastened:
             hastened, occurred = True, [*occurred, Ending(now())]
@@ -114,22 +114,23 @@ def coordinate(
                 emit(command, now())
                 if isinstance(command, Abort):
                     _raise(command, _cause(event, failures))
-                anew |= _obey(command, ranks, reducer)
+                elif isinstance(command, Restart):
+                    anew[command.rank] = command.life
+                else:
+                    _obey(command, ranks, reducer)
+        for rank, life in anew.items():  # after the other losses: this takes seconds if the fork server is gone, too
+            ranks.restart(rank, life)
 
 
-def _obey(command: Output, ranks: Ranks, reducer: Reducer | None) -> set[int]:
-    """Pass a command to its receiver. Return the rank that it restarts, if any."""
+def _obey(command: Output, ranks: Ranks, reducer: Reducer | None) -> None:
+    """Pass a command to its receiver."""
     if type(command) in ORDERS:
         ranks.send(cast(RankCommand, command))
     elif isinstance(command, Drop):
         ranks.drop(command.rank)
-    elif isinstance(command, Restart):
-        ranks.restart(command.rank, command.life)
-        return {command.rank}
     elif isinstance(command, Reduce):
         assert reducer is not None, f"{command}, and the backend takes no snapshots"
         reducer.submit(command)
-    return set()
 
 
 def _cause(event: Event, failures: Sequence[Failed]) -> Failed | None:

@@ -18,11 +18,14 @@ from ddp.core.events import Event, Finished, Lost, RankEvent, Ready, Reduced, Ti
 from ddp.core.join_events import Joined, Offered
 from ddp.engine.forked_rank import EXIT_TIMEOUT_S, ForkedRank
 from ddp.engine.spare_ranks import SpareProcesses
+from ddp.process import forkserver
 from ddp.process.channel import BufferedChannel, PeerGone
 from ddp.process.clock import now
 from ddp.process.resource_errors import descriptors, enough
 from ddp.replica.task import Job, RankProcess
 
+ORPHAN_S = 0.1
+"""Seconds to wait for the end of a rank whose fork server is gone."""
 OFFERS = "offer-*"
 """Pattern of files that offer processes for ranks."""
 
@@ -167,6 +170,8 @@ class RankProcesses:
             if rank < 0:
                 events.append(self._take_reduced())
                 continue
+            if rank not in self._channels:  # an orphan, heard before its turn
+                continue
             if ready & select.POLLOUT:
                 self._channels[rank].flush()
                 self._watch(rank)
@@ -209,9 +214,10 @@ class RankProcesses:
         self._wake.recv_bytes()
         return averaged(self._reduced.pop(0))
 
-    def _hear(self, rank: int) -> list[Event]:
+    def _hear(self, rank: int, timeout_s: float = 0.0) -> list[Event]:
+        """Return what a rank has sent, or its loss. If the fork server is gone, also the losses of its other ranks."""
         try:
-            events = self._channels[rank].receive(0.0)
+            events = self._channels[rank].receive(timeout_s)
             for event in events:
                 if not isinstance(event, RankEvent) or event.rank != rank:
                     raise ProtocolError(f"rank {rank} sent what is not for it to say: {event}")
@@ -226,6 +232,16 @@ class RankProcesses:
             return events
         except PeerGone:
             self._hang_up(rank)
-            if rank in self._finished:  # others may take longer to write their files
-                return []
-            return [Lost(now(), rank, self._runners[rank].exit_reason())]
+            done = rank in self._finished  # others may take longer to write their files
+            events = [] if done else [Lost(now(), rank, self._runners[rank].exit_reason())]
+            if not done and forkserver.ended():
+                events += self._orphans()
+            return events
+
+    def _orphans(self) -> list[Event]:
+        """Return what the other ranks of a fork server that is gone sent last, and their losses."""
+        events, until = list[Event](), now() + EXIT_TIMEOUT_S
+        for rank, runner in self._runners.items():
+            while isinstance(runner, ForkedRank) and rank in self._channels and now() < until:
+                events += self._hear(rank, ORPHAN_S)
+        return events

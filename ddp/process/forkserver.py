@@ -19,6 +19,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import psutil
+
 from ddp.process.resource_errors import enough
 
 PRELOAD = (
@@ -89,6 +91,16 @@ def resume() -> None:
         if number is not None:
             with suppress(OSError):  # the process is gone, or its PID was reused
                 os.kill(number, signal.SIGCONT)
+
+
+def ended() -> bool:
+    """Return whether the server has run and is gone. Its processes end with it (`orphans.bind_rank`)."""
+    server: Any = forkserver._forkserver
+    number = server._forkserver_pid
+    try:
+        return number is not None and psutil.Process(number).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 PATHS = ("PYTHONSAFEPATH", "PYTHONPATH")
