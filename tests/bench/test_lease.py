@@ -163,3 +163,14 @@ def test_a_file_system_that_renames_over_nothing_gets_the_new_text(
         writing.write_text(tmp_path / "a.json", text)
     assert (tmp_path / "a.json").read_text() == "two"
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_two_processes_that_make_the_same_run_say_so(tmp_path: Path) -> None:
+    parent = tmp_path / "mlp" / "nccl_cadence"
+    for name in ("w2-s0-abc", "w2-s0-abc-def"):
+        (parent / f".tmp-{name}-1").mkdir(parents=True)
+    (parent / f".tmp-w2-s0-abc-{2**22 + 1}").mkdir()  # killed
+    writer = RunWriter(tmp_path, "mlp", "nccl_cadence", "w2-s0-abc")
+    (warning,) = writer.rivals
+    assert warning.startswith("process 1 trains this run, too: of both results the later stays")
+    writer.discard()

@@ -73,17 +73,6 @@ def test_what_dead_processes_left_is_removed_or_put_back(tmp_path: Path) -> None
     assert sorted(p.name for p in parent.iterdir()) == sorted(["w2-s0-abc", other.name, living.name])
 
 
-def test_two_processes_that_make_the_same_run_say_so(tmp_path: Path) -> None:
-    parent = tmp_path / "mlp" / "nccl_cadence"
-    for name in ("w2-s0-abc", "w2-s0-abc-def"):
-        (parent / f".tmp-{name}-1").mkdir(parents=True)
-    (parent / f".tmp-w2-s0-abc-{2**22 + 1}").mkdir()  # killed
-    writer = RunWriter(tmp_path, *KEY, "w2-s0-abc")
-    (warning,) = writer.rivals
-    assert warning.startswith("process 1 trains this run, too: of both results the later stays")
-    writer.discard()
-
-
 def test_a_path_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(ValueError, match=r"cannot write runs to .*file"):
