@@ -51,13 +51,17 @@ class RunWriter:
         """Warnings of other processes that may be writing the same run."""
 
     def _rivals(self) -> list[str]:
-        beside = self._place.parent.glob(f".tmp-{self._place.name}-*")
-        others = [in_making(folder) for folder in beside if folder != self.path and occupied(folder)]
+        others = [in_making(folder) for folder in self._hidden() if occupied(folder)]
         return [
             f"process {other.process} trains this run, too: of both results the later stays, and each slows the other down"
             for other in others
-            if other is not None and other.name == self._place.name
+            if other is not None
         ]
+
+    def _hidden(self) -> list[Path]:
+        """Return the folders in which other processes write this run, or wrote it."""
+        beside = [folder for folder in self._place.parent.glob(f".tmp-{self._place.name}-*") if folder != self.path]
+        return [folder for folder in beside if (own := in_making(folder)) is not None and own.name == self._place.name]
 
     @property
     def _beside(self) -> Path:
@@ -102,6 +106,10 @@ class RunWriter:
     def left(self) -> str:
         """Say what is kept of a run that ended here, and how to resume it."""
         if not resumable(self.path):
+            if any(
+                map(resumable, (self._place, self._beside, *self._hidden()))
+            ):  # such as the one that was to be resumed
+                return f"the earlier run is as it was; with room again, go on by: {resuming(self._place)}"
             return "nothing is kept, as there is no checkpoint yet"
         last = max((self.path / CHECKPOINTS).glob("[0-9]*"))
         place = self.path if may_be_ok(self._place) else self._place  # a place with a finished run is not resumed

@@ -14,6 +14,7 @@ import pytest
 from bench.base.usage import reason
 from bench.base.writing import write_text
 from bench.results.journal import Journal
+from bench.results.writer import RunWriter
 from ddp.core.events import Alive
 from tests.bench.conftest import Bench
 
@@ -112,6 +113,17 @@ def test_a_file_that_cannot_be_written_is_named_and_stays_as_it_was(tmp_path: Pa
     assert caught.value.filename == str(path)
     assert path.read_text() == "{}"
     assert [entry.name for entry in tmp_path.iterdir()] == ["metrics.json"]
+
+
+@pytest.mark.parametrize("left", ["w1-s0-abc", "w1-s0-abc.failed", ".tmp-w1-s0-abc-4194305"])
+def test_a_run_that_could_not_be_gone_on_with_is_as_it_was(tmp_path: Path, left: str) -> None:
+    writer = RunWriter(tmp_path, "mlp", "solo", "w1-s0-abc")
+    assert writer.left() == "nothing is kept, as there is no checkpoint yet"
+    (tmp_path / "mlp" / "solo" / left / "checkpoints" / "000001").mkdir(parents=True)
+    words = writer.left()
+    assert words.startswith("the earlier run is as it was; with room again, go on by: python -m bench resume=")
+    assert words.endswith("/mlp/solo/w1-s0-abc")
+    writer.discard()
 
 
 def test_of_a_copy_the_full_place_is_named() -> None:
