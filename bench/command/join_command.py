@@ -17,7 +17,7 @@ from bench.command.parser import Parser
 from bench.results.lease import in_making
 from bench.results.runfolder import CONFIG, EVENTS, FAILED, read_object, writer
 from ddp.backends import BACKENDS
-from ddp.core.commands import Restart
+from ddp.core.commands import Drop, Restart
 from ddp.core.errors import ProtocolError
 from ddp.core.events import Progress
 from ddp.core.join_events import Joined, Offered
@@ -38,8 +38,8 @@ def add(parser: Parser) -> None:
 
 
 def join(options: argparse.Namespace) -> Exit:
-    """Offer the processes and wait until their ranks have joined. Return FAILED if the run ends before. Raises
-    UsageError."""
+    """Offer the processes and wait until their ranks have joined. Return FAILED if the run ends before, or loses one of
+    them. Raises UsageError."""
     for name, least, most in (("ranks", 1, MAX_WORLD), ("wait", 0, DAY_S)):
         if not least <= (value := getattr(options, name)) <= most:
             raise UsageError(f"--{name} {value}: give a number from {least} to {most}")
@@ -74,15 +74,17 @@ def _offered(offers: Sequence[str], folder: Path, records: _RecordTail, wait_s: 
     while answers.open or answers.taken < len(offers):
         if writer(folder) is None or time.monotonic() - began > wait_s:
             why = "has ended" if writer(folder) is None else f"has not answered in {wait_s:g} s"
-            print(f"the run {why}: {plural(answers.joined, 'rank')} joined")
+            print(f"the run {why}: {plural(len(answers.joined), 'rank')} joined")
             return Exit.FAILED
         for record in records.new():
             if (rank := answers.add(record)) is not None:
                 print(f"rank {rank} has joined, {time.monotonic() - began:.1f} s after it was offered a process")
         time.sleep(POLL_S)
+    for rank in sorted(answers.lost):
+        print(f"rank {rank} was lost before it had joined")
     if spare := len(offers) - len(answers.started):
         print(f"no more ranks are absent: {spare} of the processes will be for ranks that are lost")
-    return Exit.OK
+    return Exit.FAILED if answers.lost else Exit.OK
 
 
 class Answers:
@@ -90,17 +92,24 @@ class Answers:
 
     def __init__(self, offers: Collection[str]) -> None:
         self._offers, self._unused = frozenset(offers), list[bool]()
-        self.taken = self.joined = 0
-        self.started: set[int] = set()
+        self.taken = 0
+        self.started, self.joined, self.lost = set[int](), set[int](), set[int]()
+        """Ranks in the offered processes: all, those that have joined, and those that were given up before."""
         self._just_taken = False
+        self._dropped: int | None = None
+        """The rank of the last record, if that says that it is lost."""
 
     @property
     def open(self) -> bool:
         """Whether an accepted offer is still undecided: its rank has not started, or has not joined."""
-        return self._just_taken or self.joined < len(self.started)
+        return self._just_taken or bool(self.started - self.joined - self.lost)
 
     def add(self, record: Any) -> int | None:
         """Process a record. Return its rank if it tells that a rank in an offered process has joined."""
+        dropped, self._dropped = self._dropped, None
+        again = isinstance(record, Restart) and record.rank == dropped
+        if dropped is not None and not again:
+            self.lost.add(dropped)
         if isinstance(record, Offered):  # perhaps of another command
             own = record.name in self._offers
             self._unused.append(own)
@@ -110,8 +119,10 @@ class Answers:
                 self.started.add(record.rank)
         elif isinstance(record, Progress):  # an absent rank would have been started by now
             self._just_taken = False
-        if isinstance(record, Joined) and record.rank in self.started:
-            self.joined += 1
+        elif isinstance(record, Drop) and record.rank in self.started - self.joined:
+            self._dropped = record.rank
+        elif isinstance(record, Joined) and record.rank in self.started:
+            self.joined.add(record.rank)
             return record.rank
         return None
 

@@ -12,7 +12,7 @@ from bench.base.exitcodes import Exit
 from bench.command import join_command
 from bench.command.join_command import Answers, _check
 from bench.results.runfolder import find_runs, read_records
-from ddp.core.commands import Restart
+from ddp.core.commands import Drop, Restart
 from ddp.core.events import Progress
 from ddp.core.join_events import Joined, Offered
 from ddp.core.joining import OFFERED
@@ -68,14 +68,25 @@ def test_what_came_of_an_offer_is_read_from_the_records() -> None:
     assert (answers.open, answers.started) == (False, {3})
 
 
+def test_a_rank_that_is_lost_before_it_has_joined_is_not_waited_for() -> None:
+    """The command waited for a minute."""
+    answers = Answers(["a"])
+    for record in (Offered(1.0, "a"), Restart(2, 1, OFFERED), Drop(2, "killed"), Restart(2, 2, "start 2 of 3")):
+        answers.add(record)
+    assert answers.open, "it is started again"
+    answers.add(Drop(2, "killed"))
+    answers.add(Progress(3.0, 0, 0, 1, 8, 0.1, 1.0, 0.1))
+    assert (answers.open, answers.lost, answers.joined) == (False, {2}, set())
+
+
 def test_two_commands_that_offer_at_once_count_their_own_ranks_only() -> None:
     """Each counted the other's: it withdrew its own offer, which nobody had taken, and said that -1 is left."""
     one, other = Answers(["one"]), Answers(["other"])
     for answers in (one, other):
         for record in (Offered(1.0, "one"), Restart(2, 1, OFFERED), Joined(2.0, 2, 0)):
             answers.add(record)
-    assert (one.taken, one.joined, one.started) == (1, 1, {2})
-    assert (other.taken, other.joined, other.open) == (0, 0, False)
+    assert (one.taken, one.joined, one.started) == (1, {2}, {2})
+    assert (other.taken, other.joined, other.open) == (0, set(), False)
     for answers in (one, other):
         for record in (Offered(3.0, "other"), Progress(3.0, 0, 0, 1, 8, 0.1, 1.0, 0.1)):
             answers.add(record)

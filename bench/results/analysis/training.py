@@ -111,7 +111,8 @@ def _trained(stream: RunRecords, world_size: int) -> list[int]:
 
 
 def _there(stream: RunRecords, rank: int, seconds: float) -> float:
-    """Return the seconds of training during which the rank was present; `seconds` if it was not lost."""
+    """Return the seconds of training during which the rank was present; `seconds` if it was not lost, 0 if it was lost
+    before it trained."""
     if rank not in stream.drops or stream.clock is None:
         return seconds
-    return min(stream.clock.at(stream.last_at[rank]), seconds)
+    return min(stream.clock.at(stream.last_at[rank]), seconds) if rank in stream.last_at else 0.0
