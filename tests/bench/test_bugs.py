@@ -7,12 +7,14 @@ import importlib.util
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
 
 from bench.validate.checks import CHECKS
-from benchmarks.bugs.bug import EVERY, FAMILIES, MODELS
+from benchmarks.bugs.bug import EVERY, FAMILIES, MODELS, in_place_of, once_made
 from benchmarks.bugs.hooks import Finder
 from benchmarks.bugs.registry import BUGS, LISTED
 from benchmarks.bugs.unseen import UNSEEN
@@ -83,3 +85,36 @@ def test_modules_are_broken_as_they_are_imported(tmp_path: Path, monkeypatch: py
     assert sign.read_text() == "some_engine\n"
     for name in ("some_user", "some_engine"):
         monkeypatch.delitem(sys.modules, name)
+
+
+def test_a_function_stands_in_for_a_method_a_function_and_the_end_of_a_beginning() -> None:
+    class Clock:
+        def __init__(self, at: float) -> None:
+            self.at = at
+
+        def after(self, seconds: float) -> float:
+            return self.at + seconds
+
+    @in_place_of("Clock.after")
+    def late(after: Any, self: Any, seconds: float) -> Any:
+        """Say a second more."""
+        return after(seconds) + 1
+
+    @in_place_of("total")
+    def doubled(total: Any, values: list[int]) -> Any:
+        return 2 * total(values)
+
+    @once_made("Clock")
+    def turned_on(self: Any) -> None:
+        self.at += 10
+
+    module = SimpleNamespace(Clock=Clock, total=sum)
+    assert (late.__name__, late.__doc__) == ("late", "Say a second more.")
+    for patch in (late, doubled, turned_on):
+        patch(module)
+    assert (module.Clock(1.0).after(2.0), module.total([1, 2])) == (14.0, 6)
+
+
+def test_what_a_bug_breaks_is_the_first_sentence_of_its_patch() -> None:
+    assert BUGS["average_by_nominal_batch"].breaks.startswith("average: ")
+    assert all(bug.breaks.strip() and not bug.breaks.endswith(".") for bug in UNSEEN.values())
