@@ -6,19 +6,18 @@ sweeps.
 
 from __future__ import annotations
 
-import argparse
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from tabulate import tabulate
 
 from bench.validate.ranks import scatter, shift
 from bench.validate.rates import SURPRISE, excess
 from bench.validate.statistics import DEVIATIONS, LOOKS, PROOF, VARIANCE, Call, Floats, decide, holm
 from benchmarks.documents import put
+from benchmarks.frame import options, table
 
 SWEEPS, CELLS, WORKLOADS = 2_000, 48, 6
 """Cells of a sweep share the baseline of their workload: 6 of them, 8 cells each."""
@@ -157,7 +156,7 @@ def families(sweeps: int = SWEEPS) -> str:
         rows.append([family, *(f"{share:.3f}" for share in shares), f"{equal.seeds:.1f}"])
     equals = ["equal: pass", "pass at 3 seeds", "any fail", "any shift"]
     headers = ["seeds are", *equals, "at the margin: pass", "twice: pass", "seeds, if equal"]
-    return _markdown(rows, headers, 1)
+    return table(rows, headers, left=1)
 
 
 def others(sweeps: int = SWEEPS) -> str:
@@ -168,18 +167,12 @@ def others(sweeps: int = SWEEPS) -> str:
         shares = t.passed, t.inconclusive, t.any_fail, t.any_variance, t.any_suspicious
         rows.append([scenario.name, scenario.base_seeds, *(f"{share:.3f}" for share in shares), f"{t.seeds:.1f}"])
     headers = ["cells", "baseline", "pass", "inconclusive", "any fail", "any shift", "any suspicious", "seeds"]
-    return _markdown(rows, headers, 1)
-
-
-def _markdown(rows: Sequence[Sequence[object]], headers: Sequence[str], left: int) -> str:
-    align = ["left"] * left + ["right"] * (len(headers) - left)
-    return tabulate(rows, headers=headers, tablefmt="pipe", disable_numparse=True, colalign=align)
+    return table(rows, headers, left=1)
 
 
 def main() -> None:
     """Print the table, or write it."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/explanation/validation.md")
+    parser = options(__doc__, "put the tables into docs/explanation/validation.md")
     parser.add_argument("--sweeps", type=int, default=SWEEPS)
     asked = parser.parse_args()
     began = time.monotonic()

@@ -6,7 +6,6 @@ the schedule.
 
 from __future__ import annotations
 
-import argparse
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,10 +13,9 @@ from itertools import accumulate, pairwise, product
 from statistics import mean
 from typing import Any
 
-from tabulate import tabulate
-
 from benchmarks.controller import LATENCY_S, STEP_S, WIRE_S, Case, closed, drawn, regret
 from benchmarks.documents import put
+from benchmarks.frame import options, table
 from ddp.core.commands import Plan
 from ddp.core.events import PolicyEvent
 from ddp.core.policies.asynchronous import Async
@@ -88,7 +86,7 @@ def _schedule_table() -> str:
         assert not any(backward), "a rank went back in the schedule"
         rows.append([f"{samples * epochs:,}", name, f"{max(worst):.2f}", f"{max(of_run):.3f}", f"{mean(usual):.3f}"])
     headers = ["samples", "mode", "largest, in windows", "largest, of the run", "mean, of the run"]
-    return tabulate(rows, headers, tablefmt="github", disable_numparse=True)
+    return table(rows, headers)
 
 
 def _lost(case: Case, played: Simulation) -> float:
@@ -111,7 +109,7 @@ def _floor_table() -> str:
         rows.append([f"{wire_s * 1e3:g} ms", mode, *cells])
     headers = ["an average costs", "mode"]
     headers += [f"{what}, {floor}" for floor in ("initial anchor", "1") for what in ("lost", "averages")]
-    return tabulate(rows, headers, tablefmt="github", disable_numparse=True)
+    return table(rows, headers)
 
 
 def _lead_table() -> str:
@@ -125,16 +123,15 @@ def _lead_table() -> str:
         lead = max(max(window.steps) - min(window.steps) for _, played in runs for window in closed(played)[2:])
         rows.append([name, mode, lead, f"{mean(_lost(*run) for run in runs):.2%}"])
     headers = [f"limit of {LEAD} steps", "mode", "largest lead in a window", "lost"]
-    return tabulate(rows, headers, tablefmt="github", disable_numparse=True)
+    return table(rows, headers)
 
 
 TABLES: dict[str, Callable[[], str]] = {"schedule": _schedule_table, "floor": _floor_table, "lead": _lead_table}
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, "put the schedule into docs/explanation/controller.md")
     parser.add_argument("--only", nargs="+", choices=TABLES, default=list(TABLES), help="these tables")
-    parser.add_argument("--write", action="store_true")
     made = {}
     asked = parser.parse_args()
     for name in asked.only:

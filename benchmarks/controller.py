@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import argparse
 import random
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
@@ -15,9 +14,8 @@ from itertools import product
 from statistics import mean
 from typing import Any
 
-from tabulate import tabulate
-
 from benchmarks.documents import put
+from benchmarks.frame import options, table
 from ddp.core.commands import Plan
 from ddp.core.events import Averaged, RoundClosed
 from ddp.core.policies.asynchronous import Async
@@ -179,7 +177,7 @@ def _regret_table(run: Run) -> str:
     found = iter(run(_regret, [draw for some in draws for draw in some]))
     regrets = {key: [next(found) for _ in some] for key, some in zip(keys, draws, strict=True)}
     rows = [[size, *(_mean_worst(regrets[mode, size]) for mode in SHOWN)] for size in DRAWS]
-    return tabulate(rows, ["ranks", *(f"{mode}: mean, worst" for mode in SHOWN)], tablefmt="github")
+    return table(rows, ["ranks", *(f"{mode}: mean, worst" for mode in SHOWN)])
 
 
 def _mean_worst(some: list[float]) -> str:
@@ -208,7 +206,7 @@ def _smoothing_table(run: Run) -> str:
         numbers = f"{mean(lost for lost, _ in noisy):.2%}", f"{mean(changes):.3f}", f"{max(changes):.3f}"
         rows.append([smoothing, mode, max(slow for slow, _ in off), max(fast for _, fast in off), *numbers])
     headers = ["smoothing", "mode", "half as fast", "back again", "regret", "anchor changes", "worst"]
-    return tabulate(rows, headers, tablefmt="github", disable_numparse=True)
+    return table(rows, headers)
 
 
 def _overhead(mode: str, wire_s: float, target: float) -> tuple[int, float]:
@@ -227,7 +225,7 @@ def _overhead_table(run: Run) -> str:
         for wire, target in cells
     ]
     headers = ["cost, ms", "target", *(f"{mode}: anchor, measured" for mode in ("blocking", "not blocking"))]
-    return tabulate(rows, headers, tablefmt="github", disable_numparse=True)
+    return table(rows, headers)
 
 
 TABLES: dict[str, Callable[[Run], str]] = {
@@ -257,8 +255,7 @@ def _call(job: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, "put the tables into docs/explanation/controller.md")
     parser.add_argument("--only", nargs="+", choices=TABLES, default=list(TABLES), help="these tables")
-    parser.add_argument("--write", action="store_true")
     asked = parser.parse_args()
     main(asked.only, asked.write)

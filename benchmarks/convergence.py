@@ -16,10 +16,10 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from scipy.stats import t as student
-from tabulate import tabulate
 
 from bench.results.cells import Cell, by_workload, cells, solo_of
 from bench.results.runfolder import find_runs
+from benchmarks import frame
 
 
 @dataclass(frozen=True)
@@ -102,10 +102,7 @@ def _section(group: list[Cell]) -> str:
     rows = [_row(cell, differences.get(cell.label), scale) for cell in group]
     if workload.model not in PUBLISHED:
         rows = [{name: value for name, value in row.items() if name != THEIRS} for row in rows]
-    return (
-        f"### {workload.model} ({workload.detail})\n\n{tabulate(rows, 'keys', 'pipe', disable_numparse=True)}\n\n"
-        + (_verdict(differences, scale))
-    )
+    return f"### {workload.model} ({workload.detail})\n\n{frame.table(rows)}\n\n" + (_verdict(differences, scale))
 
 
 def _row(cell: Cell, difference: Difference | None, scale: Scale) -> dict[str, str]:

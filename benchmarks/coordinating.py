@@ -11,7 +11,6 @@ orders. It does not count the fake ranks, nor the system calls of a pipe.
 
 from __future__ import annotations
 
-import argparse
 import io
 import sys
 import time
@@ -19,7 +18,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks import deciding
+from benchmarks import deciding, frame
 from ddp.core.commands import Apply, Average, Evaluate, Join, RankCommand, Reduce, Stop
 from ddp.core.coordinator import Coordinator
 from ddp.core.events import Alive, Averaged, Evaluated, Event, Finished, Progress, Ready, Reduced, Snapshot, Tick
@@ -168,25 +167,25 @@ def measured(mode: str, ranks: int, rounds: int) -> tuple[int, float]:
 
 def main() -> int:
     """Run the command; its exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = frame.options(__doc__, "write the table into the document")
     parser.add_argument("--modes", default=",".join(MODES), help="policy/backend, several with commas")
     parser.add_argument("--ranks", default="2,256")
     parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--write", action="store_true", help="write the table into the document")
     asked = parser.parse_args()
-    lines = ["| mode | ranks | events | µs an event |", "|---|---|---|---|"]
+    rows = []
     for mode in asked.modes.split(","):
         for ranks in map(int, asked.ranks.split(",")):
             # Of a few ranks a run is short: the least of several counts.
             events, cost = min(
                 (measured(mode, ranks, asked.rounds) for _ in range(5 if ranks < 16 else 1)), key=lambda r: r[1]
             )
-            lines.append(f"| {mode.replace('/', ', ')} | {ranks} | {events:,} | {cost:.0f} |")
-            print(lines[-1], file=sys.stderr, flush=True)
-    print("\n".join(lines))
+            rows.append([mode.replace("/", ", "), f"{ranks}", f"{events:,}", f"{cost:.0f}"])
+            print(rows[-1], file=sys.stderr, flush=True)
+    table = frame.table(rows, ["mode", "ranks", "events", "µs an event"])
+    print(table)
     if asked.write:
         text = deciding.DOCUMENT.read_text(encoding="utf-8")
-        deciding.DOCUMENT.write_text(deciding.written(text, "\n".join(lines), BEGIN, END), encoding="utf-8")
+        deciding.DOCUMENT.write_text(deciding.written(text, table, BEGIN, END), encoding="utf-8")
     return 0
 
 

@@ -6,18 +6,17 @@ baselines.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from tabulate import tabulate
 
 from bench.validate.library import load
 from bench.validate.ranks import shift
 from bench.validate.reference import Metric, Reference
 from bench.validate.statistics import LOOKS, Call, Flags, Floats, decide
+from benchmarks import frame
 from benchmarks.documents import put
 
 BASELINES = Path("baselines")
@@ -59,19 +58,12 @@ def table(references: Sequence[Reference]) -> str:
         margin = metric.margin if metric.unit == "fraction" else metric.margin / abs(float(np.mean(metric.raw)))
         rows.append([reference.model, f"{100 * margin:.2f}", *("/".join(f"{100 * x:.0f}" for x in c) for c in cells)])
     headers = ["model", "margin", *(f"{points:g} at {seeds}" for points in POINTS for seeds in LOOKS)]
-    return tabulate(
-        rows,
-        headers=headers,
-        tablefmt="pipe",
-        disable_numparse=True,
-        colalign=["left"] + ["right"] * (len(headers) - 1),
-    )
+    return frame.table(rows, headers, left=1)
 
 
 def main() -> None:
     """Print the table, or write it."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="put the table into docs/explanation/validation.md")
+    parser = frame.options(__doc__, "put the table into docs/explanation/validation.md")
     asked = parser.parse_args()
     text = table([r for r in load(BASELINES).references if r.engine == "solo"])
     print(text)

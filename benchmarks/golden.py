@@ -13,12 +13,10 @@ depend on the kind of machine, so that parameters have digests for each kind.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import itertools
 import json
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -38,6 +36,7 @@ from bench.report import write_report
 from bench.results.runfolder import CONFIG, EVENTS, METRICS, find_runs
 from bench.results.schema import Metrics
 from bench.runner.replay import Unfit, deviation
+from benchmarks.frame import bench, options
 
 FOLDER = Path(__file__).resolve().parent / "golden"
 DIGESTS, RUNS = FOLDER / "digests.json", FOLDER / "recorded"
@@ -177,8 +176,7 @@ def record() -> None:
 
 
 def _train(*words: str, output: Path) -> None:
-    command = [sys.executable, "-m", "bench", "-m", *words, f"output={output}", *QUIET]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=3600)
+    bench("-m", *words, f"output={output}", *QUIET, timeout=3600)
 
 
 def _name(folder: Path) -> str:
@@ -209,10 +207,9 @@ def differences(committed: Digests, found: Digests) -> list[str]:
 
 def main() -> int:
     """Run the command; its exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, "write the digests instead of comparing")
     parser.add_argument("--part", choices=PARTS, action="append", help="only this part; may be repeated")
     parser.add_argument("--record", action="store_true", help="train the recorded runs anew first")
-    parser.add_argument("--write", action="store_true", help="write the digests instead of comparing")
     asked = parser.parse_args()
     if asked.record:
         record()

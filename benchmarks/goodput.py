@@ -10,9 +10,7 @@ predicts how these combine. Both count from the first step.
 
 from __future__ import annotations
 
-import argparse
 import math
-import subprocess
 import sys
 import tempfile
 from bisect import bisect_left
@@ -33,6 +31,7 @@ from bench.results.analysis.stream import RunRecords, Slices, sort
 from bench.results.runfolder import CONFIG, Run, find_runs, read_object, read_records
 from bench.results.schema_goodput import Goodput
 from bench.runner.resume import config_of
+from benchmarks import frame
 from ddp.backends import world_of
 from ddp.comm.transports import memory
 from ddp.core.commands import Drop, Restart
@@ -43,7 +42,6 @@ from ddp.engine.loop import REPORT_S
 from ddp.settings import make_policy, restarts
 from ddp.sim import Costs, Simulation
 
-REPORT = Path(__file__).resolve().parents[1] / "reports" / "goodput" / "real.md"
 WORDS = (
     *("model=mlp", "world_size=3", "data.name=digits", "train.epochs=20", "cluster.speeds=[0.05,0.05,0.05]"),
     *("cluster.restart=always", "cluster.deadline_s=5", "checkpoint.every=0", "audit=false"),
@@ -215,16 +213,15 @@ def comings(stream: RunRecords, histories: Histories) -> tuple[dict[tuple[int, i
 
 def table(rows: list[Compared]) -> str:
     """Return the histories as Markdown: the figures of both, and the largest difference of a part."""
-    lines = [
-        "| mode | faults | goodput | virtual | ETTR | virtual | largest difference of a part, points | load |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    headers = ["mode", "faults", "goodput", "virtual", "ETTR", "virtual"]
+    headers += ["largest difference of a part, points", "load"]
+    cells = []
     for row in rows:
         part, points = largest(row)
         figures = (row.real.goodput, row.virtual.goodput, row.real.ettr, row.virtual.ettr)
-        shares = " | ".join(f"{100 * figure:.1f} %" for figure in figures)
-        lines.append(f"| {row.mode} | {row.faults} | {shares} | {part} {points:+.1f} | {row.load:.0f} |")
-    return "\n".join(lines)
+        shares = (f"{100 * figure:.1f} %" for figure in figures)
+        cells.append([row.mode, row.faults, *shares, f"{part} {points:+.1f}", f"{row.load:.0f}"])
+    return frame.table(cells, headers)
 
 
 def largest(row: Compared) -> tuple[str, float]:
@@ -236,21 +233,18 @@ def largest(row: Compared) -> tuple[str, float]:
 
 def main() -> int:
     """Run the command: 1 if goodput or ETTR of a history differ by more than three points."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="write the table into reports/goodput")
+    parser = frame.options(__doc__, "write the table into reports/goodput")
     parser.add_argument("--runs", type=Path, help="compare the runs there, train nothing")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="goodput-") as folder:
         for number, (mode, faults) in enumerate(HISTORIES if asked.runs is None else ()):
             words = (f"mode={mode}", f"cluster.faults=[{faults}]", f"output={folder}/{number}")
-            command = [sys.executable, "-m", "bench", *WORDS, *words]
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=600)
+            frame.bench(*WORDS, *words, timeout=600)
         rows = [compared(run) for run in find_runs(asked.runs or Path(folder))[0]]
     text = table(rows)
     print(text)
     if asked.write:
-        REPORT.parent.mkdir(parents=True, exist_ok=True)
-        REPORT.write_text(f"{HEAD}\n\n{text}\n", encoding="utf-8")
+        frame.write_report("goodput/real.md", HEAD, text)
     apart = [abs(row.real.goodput - row.virtual.goodput) for row in rows]
     apart += [abs(row.real.ettr - row.virtual.ettr) for row in rows]
     return int(100 * max(apart) > POINTS)

@@ -9,21 +9,16 @@ no sweep begins after this time. `--write`: write reports/gpu from the existing 
 
 from __future__ import annotations
 
-import argparse
-import subprocess
-import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median
 
-from tabulate import tabulate
-
 from bench.results.audit_file import read
 from bench.results.runfolder import Run, find_runs
 from bench.results.schema import Metrics
+from benchmarks import frame
 
-REPORT = Path(__file__).resolve().parents[1] / "reports" / "gpu"
 SWEEPS = (
     (
         "model=resnet_graph",
@@ -83,13 +78,9 @@ def train(rounds: int, seconds: float, out: Path) -> None:
     for seed in range(rounds):
         for sweep in SWEEPS:
             if time.monotonic() - began < seconds:
-                bench(*sweep, "world_size=1", "audit=off", f"seed={seed}", f"output={out / 'alone'}")
-    bench(*SHARED, f"output={out / 'shared'}")
-
-
-def bench(*words: str) -> None:
-    """Train a sweep."""
-    subprocess.run([sys.executable, "-m", "bench", "-m", *COMMON, *words], check=True)
+                words = ("world_size=1", "audit=off", f"seed={seed}", f"output={out / 'alone'}")
+                frame.bench("-m", *COMMON, *sweep, *words, stdout=None)
+    frame.bench("-m", *COMMON, *SHARED, f"output={out / 'shared'}", stdout=None)
 
 
 def audits(runs: Iterable[Run]) -> str:
@@ -103,7 +94,7 @@ def audits(runs: Iterable[Run]) -> str:
             [run.metrics.model, run.metrics.mode, run.metrics.transport, f"{equal} of {len(items)}", f"{share:.1g}"]
         )
     head = ["model", "mode", "transport", "equal", "largest difference, of what is allowed"]
-    return tabulate(rows, head, tablefmt="github", disable_numparse=True)
+    return frame.table(rows, head)
 
 
 def lead(runs: Sequence[Run]) -> str:
@@ -140,7 +131,7 @@ def table(runs: Iterable[Run]) -> str:
             ]
         )
     head = ["model", "precision", "mode", "runs", "ms", "x DDP", "MiB", "computing"]
-    return tabulate(rows, head, tablefmt="github", disable_numparse=True)
+    return frame.table(rows, head)
 
 
 def step_ms(metrics: Metrics) -> float:
@@ -152,22 +143,20 @@ def step_ms(metrics: Metrics) -> float:
 
 def main() -> int:
     """Train, and print or write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = frame.options(__doc__, "write reports/gpu, and train nothing")
     parser.add_argument("--rounds", type=int, default=3, help="how often each cell is trained")
     parser.add_argument("--seconds", type=float, default=3600.0, help="no sweep begins after so long")
     parser.add_argument("--out", type=Path, default=Path("runs/gpu"), help="folder of the runs")
-    parser.add_argument("--write", action="store_true", help="write reports/gpu, and train nothing")
     arguments = parser.parse_args()
     if not arguments.write:
         train(arguments.rounds, arguments.seconds, arguments.out)
     runs, shared = ([run for run in find_runs(arguments.out / part)[0] if run.metrics.status == "ok"] for part in PARTS)
     machine = {f"{', '.join(map(str, run.metrics.env['gpus']))}, torch {run.metrics.env['torch']}" for run in runs}  # type: ignore[arg-type]
     where = f"On {'; '.join(sorted(machine))}."
-    text = "\n\n".join((HEAD.strip(), lead(shared), where, ALONE, table(runs), TOGETHER, audits(shared))) + "\n"
-    print(text)
+    parts = (HEAD, lead(shared), where, ALONE, table(runs), TOGETHER, audits(shared))
+    print(*parts, sep="\n\n")
     if arguments.write:
-        REPORT.mkdir(parents=True, exist_ok=True)
-        (REPORT / "README.md").write_text(text, encoding="utf-8")
+        frame.write_report("gpu/README.md", *parts)
     return 0
 
 

@@ -11,7 +11,6 @@ deviation exceeds 5 %.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import time
@@ -21,6 +20,7 @@ from statistics import fmean, median
 
 import torch
 
+from benchmarks.frame import options, table, write_report
 from benchmarks.ranks import gather, lay_down
 from ddp.comm.transports.base import TransportConfig
 from ddp.comm.transports.choice import choose
@@ -35,7 +35,6 @@ from ddp.process.clock import now
 from ddp.process.cores import cores
 from ddp.process.scratch import scratch
 
-REPORT = Path(__file__).resolve().parents[1] / "reports" / "scale" / "links.md"
 OFF = 0.05
 """Most that a measured time may be off from what was set."""
 TRIALS = 20
@@ -147,38 +146,33 @@ def off(pairs: Sequence[tuple[float, float]]) -> float:
     return median(taken / planned for planned, taken in pairs) - 1
 
 
-def lines_of(cell: tuple[str, int, str], found: list[list[tuple[float, float]]] | str) -> list[str]:
+def rows_of(cell: tuple[str, int, str], found: list[list[tuple[float, float]]] | str) -> list[list[str]]:
     """Return the rows of a cell."""
     name, world, words = cell
-    about = f"| {name} | {world} | {words.replace(' ', ', ')} |"
+    about = [name, str(world), words.replace(" ", ", ")]
     if isinstance(found, str):
-        return [f"{about} any | refused: predicted only | | |"]
-    return [
-        f"{about} {size:,} | {1e3 * fmean(planned for planned, _ in pairs):.3f} | "
-        f"{1e3 * fmean(taken for _, taken in pairs):.3f} | {100 * off(pairs):+.2f} % |"
-        for size, pairs in zip(SIZES, found, strict=True)
-    ]
+        return [[*about, "any", "refused: predicted only", "", ""]]
+    means = [[f"{1e3 * fmean(times):.3f}" for times in zip(*pairs, strict=True)] for pairs in found]
+    each = zip(SIZES, means, map(off, found), strict=True)
+    return [[*about, f"{size:,}", *both, f"{100 * apart:+.2f} %"] for size, both, apart in each]
 
 
 def main() -> int:
     """Run the command; its exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="write the table into the document")
-    asked = parser.parse_args()
-    lines = ["| over | ranks | links | bytes | set, ms | measured, ms | off, median |", "|---|---|---|---|---|---|---|"]
+    asked = options(__doc__, "write the table into reports/scale/links.md").parse_args()
+    rows: list[list[str]] = []
     wrong = 0
     for cell in CELLS:
         found = measured(*cell)
         wrong += sum(abs(off(pairs)) > OFF for pairs in found) if isinstance(found, list) else 0
-        rows = lines_of(cell, found)
-        print("\n".join(rows), flush=True)
-        lines += rows
+        rows += rows_of(cell, found)
+        print(rows[-1], flush=True)
     if asked.write:
         busy = f"Measured with {cores()} cores at a load of {os.getloadavg()[1]:.0f} over five minutes."
         text = (__doc__ or "").split("\n\n")[2]
         about = f"# Links, set and measured\n\n    python -m benchmarks.links --write\n\n{text}"
-        REPORT.parent.mkdir(parents=True, exist_ok=True)
-        REPORT.write_text("\n\n".join((about, busy, "\n".join(lines))) + "\n", encoding="utf-8")
+        heads = ["over", "ranks", "links", "bytes", "set, ms", "measured, ms", "off, median"]
+        write_report("scale/links.md", about, busy, table(rows, heads))
     return int(wrong > 0)
 
 

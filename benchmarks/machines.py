@@ -10,7 +10,6 @@ Runs on one host and on two take turns, so that a busy machine disturbs both ali
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import subprocess
@@ -21,10 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 
-from tabulate import tabulate
-
 from bench.results.runfolder import find_runs
 from bench.results.schema import Metrics
+from benchmarks import frame
 from benchmarks.documents import put
 from benchmarks.namespaces import NETWORK, ROOT, Agent, Link, agents, possible, wait_for
 
@@ -183,17 +181,16 @@ def table(rows: dict[str, Row]) -> str:
     seeds = len(rows[MODES[0]].one)
     return (
         f"`mlp`, {EPOCHS} epochs of `digits` in batches of 16, two ranks, final accuracy of seeds 0 to {seeds - 1}:\n\n"
-        f"{tabulate(trained, 'keys', 'pipe', disable_numparse=True)}\n\n"
+        f"{frame.table(trained)}\n\n"
         f"The link cut after epoch {CUT_AT} of {CUT_EPOCHS}, with `cluster.deadline_s={DEADLINE_S:g}`; seconds from the cut "
         "(where the run goes on, the first host trains on alone):\n\n"
-        f"{tabulate(cuts, 'keys', 'pipe', disable_numparse=True)}\n"
+        f"{frame.table(cuts)}\n"
     )
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = frame.options(__doc__, "put the tables into docs/explanation/recovery.md")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--write", action="store_true")
     asked = parser.parse_args()
     if why := possible():
         sys.exit(f"machines: {why}")

@@ -6,10 +6,10 @@ python -m benchmarks.phases --write    # put it into the document
 
 from __future__ import annotations
 
-import argparse
 from collections import defaultdict
 from pathlib import Path
 
+from benchmarks import frame
 from ddp.core.phases import TABLE, Input, Phase
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "explanation" / "architecture.md"
@@ -47,9 +47,7 @@ def written(text: str) -> str:
 
 def main() -> None:
     """Print the diagram, or write it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="put it into the document")
-    if parser.parse_args().write:
+    if frame.options(__doc__, "put it into the document").parse_args().write:
         DOCUMENT.write_text(written(DOCUMENT.read_text(encoding="utf-8")), encoding="utf-8")
     else:
         print(diagram())

@@ -6,7 +6,6 @@ python -m benchmarks.proofs mlp tied --write     # some of them, and the page of
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -14,13 +13,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tabulate import tabulate
-
 from bench.models import MODELS
+from benchmarks.frame import options, table, write_report
 from ddp.engine.modes import modes
 from tests.conformance.test_prove import BROUGHT, OWN, PLAIN
 
-REPORT = Path(__file__).resolve().parents[1] / "reports" / "proofs"
 KEPT = Path("runs/proofs")
 RANKS = "1,2,3,4"
 STEPS, BATCH = 2, 2
@@ -93,10 +90,10 @@ def page(names: Iterable[str]) -> str:
         [
             HEAD,
             f"Models: {', '.join(done)}.",
-            tabulate(rows, ["mode", "exact", "close, at most", "neither"], tablefmt="github", disable_numparse=True),
+            table(rows, ["mode", "exact", "close, at most", "neither"]),
             "Not bit-equal:\n\n" + ("\n".join(why) or "- none"),
             "The slices of ranks against the whole batch at once, largest differences:",
-            tabulate(whole, headers, tablefmt="github", disable_numparse=True) + "\n",
+            table(whole, headers),
         ]
     )
 
@@ -104,16 +101,14 @@ def page(names: Iterable[str]) -> str:
 def main() -> int:
     """Prove, and print or write the page; return the worst exit code."""
     known = [*MODELS, *BROUGHT]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, "write reports/proofs/README.md")
     parser.add_argument("names", nargs="*", metavar="MODEL", choices=[[], *known], help="default: all")
-    parser.add_argument("--write", action="store_true", help="write reports/proofs/README.md")
-    options = parser.parse_args()
-    code = max(prove(name) for name in options.names or known)
+    asked = parser.parse_args()
+    code = max(prove(name) for name in asked.names or known)
     text = page(name for name in known if (KEPT / f"{name}.json").is_file())
     print(text)
-    if options.write:
-        REPORT.mkdir(parents=True, exist_ok=True)
-        (REPORT / "README.md").write_text(text, encoding="utf-8")
+    if asked.write:
+        write_report("proofs/README.md", text)
     return code
 
 

@@ -9,7 +9,6 @@ shaped by `tc`, medians of three). `stragglers`: FOLDER holds trace-, result-, m
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Iterator
@@ -18,8 +17,8 @@ from pathlib import Path
 from bench.predict.pipeline_trace import whatif
 from bench.predict.traces import read_pipeline
 from bench.predict.utilisation import Cell, UtilisationModel, fit
+from benchmarks.frame import options, table, write_report
 
-REPORT = Path("reports/prediction")
 BANDWIDTHS = (50, 200, 1000, 5000)
 PERCENT = {
     1: (0.07, 0.32, 1.74, 7.76),
@@ -50,30 +49,31 @@ def fitted(without: int | None = None) -> UtilisationModel:
 
 
 def diloco() -> tuple[list[str], bool]:
-    """Return the page, and whether all held-out cells are within the limit."""
+    """Return the parts of the page, and whether all held-out cells are within the limit."""
     model = fitted()
     held = [cell for cell in grid() if cell[0] not in FITTED]
-    lines = [
-        "# Utilisation of DiLoCo, predicted",
-        "",
+    about = (
         "Measured by others (diloco-measured, 4 x L40S). Fitted on windows of 1 and 128 steps, predicted at 8 and 32, by "
         f"one form with {model.size} parameters (`bench/predict/utilisation.py`), chosen with the whole grid in sight. "
-        "`python -m benchmarks.published_traces diloco` made this page.",
-        "",
-        f"a = {model.a:,.0f}, b = {model.b:.3g} Mbit/s, e = {model.e:.3g}, k = {model.k:.3g}",
-        "",
-        "| steps | Mbit/s | measured | predicted | error | that bandwidth left out |",
-        "|---|---|---|---|---|---|",
-    ]
+        "`python -m benchmarks.published_traces diloco` made this page.\n\n"
+        f"a = {model.a:,.0f}, b = {model.b:.3g} Mbit/s, e = {model.e:.3g}, k = {model.k:.3g}"
+    )
+    rows = []
     apart = {bandwidth: fitted(without=bandwidth) for bandwidth in BANDWIDTHS}
     for (h, b), value in grid().items():
         mine, other = 100 * model.at(h, b), 100 * error(apart[int(b)], (h, b))
         off = f"{mine / value - 100:+.1f} % ({'fitted' if h in FITTED else 'held out'})"
-        lines.append(f"| {h} | {b:,} | {100 * value:.2f} % | {mine:.2f} % | {off} | {other:+.1f} % |")
+        rows.append([f"{h}", f"{b:,}", f"{100 * value:.2f} %", f"{mine:.2f} %", off, f"{other:+.1f} %"])
     worst = max(abs(error(model, cell)) for cell in held)
     beyond = max(abs(error(apart[int(cell[1])], cell)) for cell in grid())
-    lines += ["", f"Held out: at most {100 * worst:.1f} % off. A bandwidth left out: at most {100 * beyond:.1f} % off."]
-    return lines, worst <= LIMIT and beyond <= LIMIT
+    held_out = f"Held out: at most {100 * worst:.1f} % off. A bandwidth left out: at most {100 * beyond:.1f} % off."
+    heads = ["steps", "Mbit/s", "measured", "predicted", "error", "that bandwidth left out"]
+    return [
+        "# Utilisation of DiLoCo, predicted",
+        about,
+        table(rows, heads),
+        held_out,
+    ], worst <= LIMIT and beyond <= LIMIT
 
 
 def _compared(folder: Path, name: str) -> Iterator[tuple[str, float, float]]:
@@ -95,36 +95,31 @@ def _compared(folder: Path, name: str) -> Iterator[tuple[str, float, float]]:
 
 
 def stragglers(folder: Path) -> tuple[list[str], bool]:
-    """Return the page, and whether all figures are the authors' within `SAME`."""
-    lines = [
-        "# What-if figures of three published traces",
-        "",
+    """Return the parts of the page, and whether all figures are the authors' within `SAME`."""
+    about = (
         "Three training jobs of 8, 64 and 128 workers (ByteDance-Seed/StragglerAnalysis, OSDI 2025), beside their authors' "
         "results. `python -m benchmarks.published_traces stragglers FOLDER` made this page; `python -m bench explain "
-        "trace-SE.parquet` shows one of them.",
-        "",
-        "| trace | figure | here | authors | off |",
-        "|---|---|---|---|---|",
-    ]
-    good = True
+        "trace-SE.parquet` shows one of them."
+    )
+    rows, good = [], True
     for name in ("ST", "AR", "SE"):
         for figure, ours, theirs in _compared(folder, name):
             off = ours / theirs - 1
             good &= abs(off) <= SAME
-            lines.append(f"| {name} | {figure} | {ours:.5f} | {theirs:.5f} | {100 * off:+.5f} % |")
-    return lines, good
+            rows.append([name, figure, f"{ours:.5f}", f"{theirs:.5f}", f"{100 * off:+.5f} %"])
+    heads = ["trace", "figure", "here", "authors", "off"]
+    return ["# What-if figures of three published traces", about, table(rows, heads)], good
 
 
 def main() -> int:
     """Write a page; return 1 where a figure is off by more than it may be."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("what", choices=("diloco", "stragglers"))
     parser.add_argument("folder", type=Path, nargs="?", default=Path("traces"))
-    options = parser.parse_args()
-    lines, good = diloco() if options.what == "diloco" else stragglers(options.folder)
-    REPORT.mkdir(parents=True, exist_ok=True)
-    (REPORT / f"{options.what}.md").write_text("\n".join(lines) + "\n")
-    print("\n".join(lines[-20:]))
+    asked = parser.parse_args()
+    parts, good = diloco() if asked.what == "diloco" else stragglers(asked.folder)
+    write_report(f"prediction/{asked.what}.md", *parts)
+    print(*parts[2:], sep="\n\n")
     return int(not good)
 
 

@@ -9,13 +9,13 @@ from a checkpoint (`zero*`): until the checkpoint is loaded, until all are ready
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from statistics import median
 
 from bench.results.runfolder import EVENTS, find_runs
+from benchmarks.frame import bench
 from ddp.core.commands import Drop
 from ddp.core.events import Progress, Ready, Resumed
 from ddp.core.join_events import Joined, Joining
@@ -47,8 +47,7 @@ def main() -> None:
     model = sys.argv[1] if sys.argv[1:] else "mlp"
     words = (f"model={model}", *LENGTHS[model], *WORDS)
     with tempfile.TemporaryDirectory(prefix="rejoin-") as folder:
-        command = [sys.executable, "-m", "bench", "-m", f"mode={','.join(MODES)}", *words, *QUIET, f"output={folder}"]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=3600)
+        bench("-m", f"mode={','.join(MODES)}", *words, *QUIET, f"output={folder}", timeout=3600)
         found = {run.path: stretches(run.path / EVENTS) for run in find_runs(Path(folder))[0]}
     for path, parts in found.items():
         print(f"{path.parts[-2]:14}", *(f"{seconds:.3f}" for seconds in parts), f"= {sum(parts):.3f} s")

@@ -11,7 +11,6 @@ checkpoint drawn from the seed, and resumed. The two are interleaved, so that a 
 
 from __future__ import annotations
 
-import argparse
 import math
 import random
 import tempfile
@@ -19,10 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
 
-from tabulate import tabulate
-
 from bench.results.runfolder import find_runs
 from bench.results.schema import Metrics
+from benchmarks import frame
 from benchmarks.documents import put
 from tests.warm import Warm, wait_for
 
@@ -125,15 +123,14 @@ def table(samples: dict[str, tuple[Sample, Sample]], epochs: int) -> str:
     return (
         f"`mlp`, {epochs} epochs of `digits`, 2 ranks, {len(SEEDS)} seeds, killed between the first checkpoint "
         f"and three quarters of the way. Mean ± spread of the seeds; the difference of the means ± its standard error.\n\n"
-        f"{tabulate(rows, 'keys', 'pipe', disable_numparse=True)}\n\n"
+        f"{frame.table(rows)}\n\n"
         f"Of {2 * len(rows)} differences, measured against {DOUBT:g} standard errors: {verdict}.\n"
     )
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = frame.options(__doc__, "put the tables into docs/explanation/recovery.md")
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--write", action="store_true")
     asked = parser.parse_args()
     made = table(compare(asked.epochs), asked.epochs)
     print(made)

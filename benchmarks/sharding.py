@@ -9,7 +9,6 @@ measured. `data` is a data set, or `cifar100-shaped`: 3x32x32 and 100 classes, d
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -23,6 +22,7 @@ from torch.distributed.tensor import DTensor
 
 from bench import models
 from bench.models.data.options import PLAIN, DataOptions
+from benchmarks import frame
 from benchmarks.ranks import gather, lay_down
 from benchmarks.tensor_memory import STATE, Kinds, TensorWatch, kinds
 from ddp.backends.base import load
@@ -118,7 +118,7 @@ def _most(size: int, what: tuple[Any, ...]) -> dict[str, Any]:
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = frame.options(__doc__)
     parser.add_argument("cells", nargs="*", default=[f"{m}:{','.join(map(str, b))}" for m, b in BATCHES.items()])
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--ranks", default=",".join(map(str, RANKS)))

@@ -10,7 +10,6 @@ itself comes after the training, in a process of its own.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import sys
 import tempfile
@@ -28,6 +27,7 @@ from bench.config.composed import typed
 from bench.config.config_checks import Machine
 from bench.config.plan import RunPlan, plan
 from bench.models.data import DATA
+from benchmarks import frame
 from benchmarks.documents import put
 from ddp.core.events import Averaged, Evaluated, Finished, Progress, Ready, RoundClosed
 from ddp.engine import elche
@@ -158,23 +158,19 @@ def measure(model: str, mode: str, epochs: int) -> Cost:
 
 def table(costs: Sequence[Cost]) -> str:
     """In Markdown."""
-    head = (
-        "| model | mode | rounds | ms a round | sketched | of the processor time | of the records | kept for audits |"
-    )
-    rows = [
-        f"| {c.model} | {c.mode} | {c.rounds or '-'} | {f'{1e3 * c.round_s:.0f}' if c.rounds else '-'} | {c.sketches} "
-        f"| {c.sketch_s / c.cpu_s:.2%} | {c.sketch_bytes / c.bytes:+.1%} | {c.kept_s / c.cpu_s:.2%} |"
-        for c in costs
-    ]
-    return "\n".join([head, "|:--|:--|--:|--:|--:|--:|--:|--:|", *rows])
+    heads = ["model", "mode", "rounds", "ms a round", "sketched"]
+    heads += ["of the processor time", "of the records", "kept for audits"]
+    rows = []
+    for c in costs:
+        rounds = (f"{c.rounds}", f"{1e3 * c.round_s:.0f}") if c.rounds else ("-", "-")
+        parts = (f"{c.sketch_s / c.cpu_s:.2%}", f"{c.sketch_bytes / c.bytes:+.1%}", f"{c.kept_s / c.cpu_s:.2%}")
+        rows.append([c.model, c.mode, *rounds, f"{c.sketches}", *parts])
+    return frame.table(rows, heads, left=2)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.sketches", description=(__doc__ or "").partition("\n")[0]
-    )
+    parser = frame.options(__doc__, "put the table into docs/explanation/validation.md")
     parser.add_argument("--epochs", type=int, default=0, metavar="N", help="epochs of each run; 0: the recipe's")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/explanation/validation.md")
     asked = parser.parse_args()
     costs = []
     for model, mode in itertools.product(MODELS, MODES):

@@ -12,7 +12,6 @@ cells again: the chained records, the result, the four forms of the timeline.
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import os
 import resource
@@ -27,7 +26,6 @@ from statistics import median
 from typing import NamedTuple
 
 import msgspec
-from tabulate import tabulate
 
 from bench.base.garbage import no_collections
 from bench.config.spec import RunSpec
@@ -39,6 +37,7 @@ from bench.results.recompute import header_of, result, sealed
 from bench.results.runfolder import EVENTS, METRICS, Run, find_runs, read_records
 from bench.timeline import write_timeline
 from benchmarks.documents import DOCS
+from benchmarks.frame import options, table
 from ddp.core.measurements import Memory
 from ddp.process.codec import SLICE_HEAD, decode
 
@@ -136,14 +135,14 @@ def measured(cells: int, epochs: int, words: tuple[str, ...]) -> SweepCost:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--cells", type=int, default=100)
     parser.add_argument("--epochs", type=int, default=EPOCHS)
-    options = parser.parse_args()
+    asked = parser.parse_args()
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     load, rows = os.getloadavg()[0], []
     for name, words in WAYS.items():
-        one, cost = (measured(cells, options.epochs, words) for cells in (1, options.cells))
+        one, cost = (measured(cells, asked.epochs, words) for cells in (1, asked.cells))
         each = (cost.besides - one.besides) / max(cost.cells - one.cells, 1)
         trained = f"{cost.training / cost.cells:.1f}"
         parts = (f"{each:.2f}", f"{cost.files:.2f}", f"{each - cost.files:.2f}")
@@ -158,10 +157,9 @@ def main() -> None:
         "files",
         "rest",
     )
-    table = tabulate(rows, heads, tablefmt="github", disable_numparse=True)
-    command = f"`python -m benchmarks.sweep_cost --cells {options.cells}`"
-    table += f"\n\n{command}, {os.cpu_count()} cores, load {load:.0f} before it."
-    print(table)
+    command = f"`python -m benchmarks.sweep_cost --cells {asked.cells}`"
+    about = f"{command}, {os.cpu_count()} cores, load {load:.0f} before it."
+    print(table(rows, heads), about, sep="\n\n")
 
 
 if __name__ == "__main__":

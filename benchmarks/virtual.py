@@ -10,18 +10,17 @@ skips finished cells.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import resource
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-REPORT = Path("reports/virtual")
+from benchmarks import frame
+
 RUNS = Path("runs/virtual")
 RANKS = (8, 64, 1000)
 MODES = {"virtual_nccl_sync": (), "virtual_nccl_cadence": ("anchor", "min_anchor", "max_anchor")}
@@ -46,8 +45,7 @@ def trained(mode: str, ranks: int) -> dict[str, Any]:
     kept = RUNS / f"{mode}-{ranks}.json"
     if not kept.is_file():
         before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-        command = [sys.executable, "-m", "bench", *words(mode, ranks), "force=true"]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "2"})
+        frame.bench(*words(mode, ranks), "force=true", env=os.environ | {"OMP_NUM_THREADS": "2"})
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         folder = max((RUNS / "mlp" / mode).glob(f"w{ranks}-s0-*"), key=lambda path: path.stat().st_mtime)
         cost = {
@@ -81,40 +79,46 @@ def rows(missing: bool) -> Iterator[dict[str, Any]]:
         print(f"{mode} x{ranks}: {metrics['final']['eval']:.4f}", file=sys.stderr, flush=True)
 
 
-def page(found: list[dict[str, Any]]) -> str:
-    """Return the table as Markdown."""
-    lines = [
-        "# Quality over the number of ranks",
-        "",
+def page(found: list[dict[str, Any]]) -> tuple[str, ...]:
+    """Return the parts of the page."""
+    about = (
         f"`{' '.join(WORKLOAD)}`, windows of {ANCHOR} steps with cadence; `python -m benchmarks.virtual` made this page. "
         "All cells train the same 21,560 samples in each of eight epochs, at the rate of the recipe. Ranks from 16 on "
-        "are trained in one operation. Virtual seconds are those that the run would take with 10 ms a step.",
-        "",
-        "| mode | ranks | steps of a rank | accuracy | training loss | efficiency | virtual s | CPU s | wall s |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "are trained in one operation. Virtual seconds are those that the run would take with 10 ms a step."
+    )
+    heads = [
+        "mode",
+        "ranks",
+        "steps of a rank",
+        "accuracy",
+        "training loss",
+        "efficiency",
+        "virtual s",
+        "CPU s",
+        "wall s",
     ]
-    for row in found:
-        efficiency = "" if row["efficiency"] is None else f"{100 * row['efficiency']:.0f} %"
-        virtual = "" if row["virtual_s"] is None else f"{row['virtual_s']:,.1f}"
-        lines.append(
-            f"| {row['mode']} | {row['ranks']:,} | {row['steps_per_rank']:,} | {row['accuracy']:.4f} | "
-            f"{row['train_loss']:.4f} | {efficiency} | {virtual} | {row['cpu_s']:.0f} | {row['wall_s']:.0f} |"
-        )
-    return "\n".join(lines) + "\n"
+    return "# Quality over the number of ranks", about, frame.table(map(_cells, found), heads)
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    efficiency = "" if row["efficiency"] is None else f"{100 * row['efficiency']:.0f} %"
+    virtual = "" if row["virtual_s"] is None else f"{row['virtual_s']:,.1f}"
+    trained = [f"{row[name]:.4f}" for name in ("accuracy", "train_loss")]
+    costs = [f"{row[name]:.0f}" for name in ("cpu_s", "wall_s")]
+    return [row["mode"], f"{row['ranks']:,}", f"{row['steps_per_rank']:,}", *trained, efficiency, virtual, *costs]
 
 
 def main() -> int:
     """Train and write; return 1 where 1,000 ranks took longer than they may."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = frame.options(__doc__)
     parser.add_argument("--trained", action="store_true", help="train nothing")
     options = parser.parse_args()
     RUNS.mkdir(parents=True, exist_ok=True)
     found = list(rows(missing=not options.trained))
-    REPORT.mkdir(parents=True, exist_ok=True)
-    (REPORT / "quality.md").write_text(page(found))
+    frame.write_report("virtual/quality.md", *page(found))
     head = list(found[0])
     body = [",".join("" if row[key] is None else str(row[key]) for key in head) for row in found]
-    (REPORT / "quality.csv").write_text("\n".join([",".join(head), *body]) + "\n")
+    frame.write_report("virtual/quality.csv", "\n".join([",".join(head), *body]))
     return int(any(row["ranks"] == max(RANKS) and row["wall_s"] > LIMIT_S for row in found))
 
 

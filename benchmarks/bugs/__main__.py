@@ -28,10 +28,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tabulate import tabulate
-
 from bench.results.runfolder import find_runs
 from bench.validate import Verdict, judge
+from benchmarks import frame
 from benchmarks.bugs.bug import ANY, EVERY, MODELS, Bug
 from benchmarks.bugs.registry import BUGS, LISTED
 from benchmarks.documents import put
@@ -196,7 +195,7 @@ def table(attempts: Sequence[Attempt]) -> str:
         checks = ", ".join(f"`{check}`" for check in dict.fromkeys(BUGS[name].check for name in names))
         rows.append([family, len(names), len([name for name in names if name not in missed]), checks])
     lines = [f"Missed: {', '.join(sorted(missed))}."] if missed else []
-    body = tabulate(rows, headers=["family", "bugs", "caught", "checks"], tablefmt="github")
+    body = frame.table(rows, ["family", "bugs", "caught", "checks"])
     return "\n\n".join([body, *lines])
 
 

@@ -7,16 +7,16 @@ python -m benchmarks.seeds --read --write        # of what is trained already, i
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from bench.results.runfolder import Run, find_runs
+from benchmarks import frame
 from benchmarks.seeds import ddp_bench, lesson, needle_memory, needle_scaling, xtrain
 
-REPORT = Path(__file__).resolve().parents[2] / "reports" / "seeds"
+REPORT = frame.REPORTS / "seeds"
 TABLES: dict[str, Callable[[list[Run], Path | None], list[str]]] = {
     "needle_scaling": needle_scaling.section,
     "needle_memory": needle_memory.section,
@@ -45,11 +45,10 @@ def page(names: list[str], home: Path, out: Path | None) -> str:
 
 def main() -> int:
     """Train, and print or write; return the worst exit code of training."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = frame.options(__doc__, "write reports/seeds/README.md and the JSON beside it")
     parser.add_argument("names", nargs="*", metavar="EXPERIMENT", help=f"{', '.join(TABLES)} (default: all)")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="where the experiments write (default: runs)")
     parser.add_argument("--read", action="store_true", help="train nothing")
-    parser.add_argument("--write", action="store_true", help=f"write {REPORT.name}/README.md and the JSON beside it")
     options = parser.parse_args()
     names = options.names or list(TABLES)
     if strange := [name for name in names if name not in TABLES]:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tabulate import tabulate
-
 from bench.base.number_format import plural
 from bench.results.runfolder import Run
+from benchmarks import frame
 
 MB = 1e6
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table in Markdown."""
-    return tabulate(list(rows), list(headers), tablefmt="github", disable_numparse=True)
+    return frame.table(rows, list(headers))
 
 
 def span(values: Iterable[float], form: str = "{:g}") -> str:
