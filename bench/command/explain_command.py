@@ -12,13 +12,14 @@ import msgspec
 
 from bench.base.exitcodes import Exit
 from bench.base.number_format import rate
+from bench.base.tables import markdown
 from bench.base.usage import UsageError, file_of, path_of, usage
 from bench.base.writing import write_json
 from bench.command.parser import Parser
 from bench.config.spec import RunSpec
 from bench.predict.pipeline_trace import Whatif, whatif
 from bench.predict.traces import read_pipeline
-from bench.results.analysis.explained import ExplainedRun, TimeCause, explained
+from bench.results.analysis.explained import ExplainedRun, explained
 from bench.results.analysis.stream import sort
 from bench.results.recompute import header_of
 from bench.results.runfolder import EVENTS, read_records
@@ -105,17 +106,20 @@ def explained_run(folder: Path) -> ExplainedRun:
 def table(run: ExplainedRun) -> list[str]:
     """Return the table as Markdown, followed by the ranks that made other ranks wait."""
     speed = f"{rate(run.samples_per_s)} samples/s from launch to end"
-    lines = [
-        f"{run.rank_seconds:,.2f} rank-seconds of {run.ranks} ranks, {run.samples:,} samples: {speed}",
-        "",
-        "| rank | cause | seconds | share | without it, samples/s |",
-        "|---|---|---|---|---|",
-        *(_row(cause) for cause in run.causes if cause.share >= SHOWN),
+    rows = [
+        _row(f"{each.rank}", each.cause, each.seconds, each.share, each.without)
+        for each in run.causes
+        if each.share >= SHOWN
     ]
     small = [cause for cause in run.causes if cause.share < SHOWN]
     if small:
         spent, share = sum(each.seconds for each in small), sum(each.share for each in small)
-        lines.append(f"| all | {len(small)} causes under 0.1 % | {spent:,.3f} | {100 * share:.1f} % | |")
+        rows.append(_row("all", f"{len(small)} causes under 0.1 %", spent, share, None))
+    lines = [
+        f"{run.rank_seconds:,.2f} rank-seconds of {run.ranks} ranks, {run.samples:,} samples: {speed}",
+        "",
+        *markdown(("rank", "cause", "seconds", "share", "without it, samples/s"), rows),
+    ]
     slow = [each for each in run.slow_ranks if each.share >= SHOWN]
     if slow:
         lines += ["", "What ranks cost that others waited for, or that computed slower than the median rank:", ""]
@@ -133,25 +137,22 @@ def table(run: ExplainedRun) -> list[str]:
 def whatif_table(figures: Whatif) -> list[str]:
     """Return the figures of a trace as Markdown: how fast the job would be without its stragglers."""
     lost = f"{figures.measured_s:.3f} s a step; without stragglers the job would be at {figures.ideal_s:.3f} s"
-    lines = [
-        f"{lost}, {figures.slowdown:.3f} times as fast ({figures.steps} steps)",
-        "",
-        "| alone as it was | times the ideal step |",
-        "|---|---|",
-    ]
     groups = (("data-parallel rank", figures.by_rank), ("stage", figures.by_stage), ("", figures.by_kind))
-    for name, slowdowns in groups:
-        for key, value in sorted(slowdowns.items(), key=lambda item: -item[1])[:MOST_SHOWN]:
-            lines.append(f"| {name} {key} | {value:.3f} |".replace("|  ", "| "))
+    rows = [
+        (f"{name} {key}".lstrip(), f"{value:.3f}")
+        for name, slowdowns in groups
+        for key, value in sorted(slowdowns.items(), key=lambda item: -item[1])[:MOST_SHOWN]
+    ]
     workers = ", ".join(map(str, figures.workers))
     return [
-        *lines,
+        f"{lost}, {figures.slowdown:.3f} times as fast ({figures.steps} steps)",
+        "",
+        *markdown(("alone as it was", "times the ideal step"), rows),
         "",
         f"- with the worst workers ({workers}) healed {100 * figures.workers_part:.1f} % of the loss would be gone",
         f"- with the last stage healed {100 * figures.last_stage_part:.1f} %",
     ]
 
 
-def _row(cause: TimeCause) -> str:
-    without = "" if cause.without is None else f"{rate(cause.without)}"
-    return f"| {cause.rank} | {cause.cause} | {cause.seconds:,.3f} | {100 * cause.share:.1f} % | {without} |"
+def _row(rank: str, cause: str, seconds: float, share: float, without: float | None) -> tuple[str, ...]:
+    return rank, cause, f"{seconds:,.3f}", f"{100 * share:.1f} %", "" if without is None else rate(without)

@@ -11,6 +11,7 @@ from pathlib import Path
 from bench.base.exitcodes import Exit
 from bench.base.garbage import no_collections
 from bench.base.number_format import metric, rate
+from bench.base.tables import markdown
 from bench.base.usage import file_of, path_of, usage
 from bench.base.writing import write_json
 from bench.command.explain_command import CHROME, records_in
@@ -209,23 +210,19 @@ def table(predictions: Sequence[Prediction]) -> list[str]:
     """Return the table as Markdown; below it, notes on cells outside the calibrated range."""
     head = ("cell", "samples/s", f"{100 * LEVEL:.0f} % interval", "efficiency", "waiting", "communicating", "MB")
     notes = list(dict.fromkeys(line for each in predictions for line in each.beyond))
-    lines = [
-        "",
-        f"| {' | '.join((*head, 'limited by', 'beyond'))} |",
-        "|---" * (len(head) + 2) + "|",
-    ]
-    base: Prediction | None = None
+    rows, base = list[list[str]](), None
     for each in predictions:
         base = each if not each.title or base is None else base
-        lines.append(_row(each, base, notes))
+        rows.append(_row(each, base, notes))
+    lines = ["", *markdown((*head, "limited by", "beyond"), rows)]
     lines += ([""] if notes else []) + [f"{place}. {note}" for place, note in enumerate(notes, 1)]
     return lines + (["", DOUBT] if any(each.low is not None and not each.trusted for each in predictions) else [])
 
 
-def _row(each: Prediction, base: Prediction, notes: Sequence[str]) -> str:
+def _row(each: Prediction, base: Prediction, notes: Sequence[str]) -> list[str]:
     title = _title(each) if each is base else f"{each.title}: ×{each.samples_per_s / base.samples_per_s:.2f}"
     shares = (each.efficiency, each.waiting, each.communicating)
-    cells = [
+    return [
         title,
         f"{rate(each.samples_per_s)}",
         span(each),
@@ -234,4 +231,3 @@ def _row(each: Prediction, base: Prediction, notes: Sequence[str]) -> str:
         each.limit,
         ", ".join(str(notes.index(line) + 1) for line in each.beyond),
     ]
-    return f"| {' | '.join(cells)} |"

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from statistics import median
 
+from bench.base.tables import markdown
 from bench.faults.meaning import KINDS, FaultOutcome, cells, meaningless
 from bench.faults.modes import MODES
 from bench.faults.outcome import FaultResult
@@ -81,9 +82,3 @@ def deviations(results: Sequence[FaultResult]) -> list[str]:
     rows = [(str(result.cell), f"{result.world}, {result.size}", result.verdict, result.error) for result in wrong]
     head = ("cell", "where", "what is wrong", "said")
     return markdown(head, rows) if rows else ["Every cell is as documented."]
-
-
-def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return a table as lines of Markdown."""
-    clean = ([text.replace("|", "\\|").replace("\n", " ") for text in row] for row in rows)
-    return [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *(f"| {' | '.join(row)} |" for row in clean)]

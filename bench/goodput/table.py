@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from bench.base.tables import markdown
 from bench.goodput.closed_forms import expected_ettr
 from bench.goodput.replay import RESTART, Replay, ReplayCosts
 
@@ -43,15 +44,12 @@ def lines(history: ReplayedHistory) -> list[str]:
     costs = history.costs
     gap = f"a failure every {history.mean_gap_s:,.0f} s" if math.isfinite(history.mean_gap_s) else "no failure"
     head = ("way", "failures", "hours", "goodput", "ETTR", "ETT", "UCF", "repeated", *SHOWN)
-    rows = [_row(replay) for replay in history.replays]
     return [
         f"{history.trace}, {history.compress:,.4g} times as fast: {gap}; "
         f"{costs.ranks:,} ranks and {history.spares:,} spares, {costs.hours:,.4g} h of training in {costs.rounds:,} windows "
         f"of {costs.window} steps, seed {history.seed}",
         "",
-        f"| {' | '.join(head)} |",
-        "|---" * len(head) + "|",
-        *(f"| {' | '.join(row)} |" for row in rows),
+        *markdown(head, map(_row, history.replays)),
         *_expected(history.expected_ettr),
     ]
 

@@ -16,6 +16,7 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, Sessi
 from tensorboard.plugins.text import metadata
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
+from bench.base.tables import markdown
 from bench.loggers.base import Live
 from bench.loggers.recorded import Begun, Recorded, Scalar
 
@@ -89,9 +90,9 @@ def write(run: Recorded, output: Path, live: Live | None = None) -> Path:
 
 def _table(params: dict[str, str]) -> Summary:
     """Return the configuration as a page of text."""
-    rows = "".join(f"| {key} | {value} |\n" for key, value in params.items())
+    page = "\n".join([*markdown(("key", "value"), params.items()), ""])
     value = Summary.Value(tag="configuration", metadata=metadata.create_summary_metadata("configuration", ""))
-    text = TensorProto(dtype="DT_STRING", string_val=[f"| key | value |\n|---|---|\n{rows}".encode()])
+    text = TensorProto(dtype="DT_STRING", string_val=[page.encode()])
     text.tensor_shape.dim.add(size=1)
     value.tensor.CopyFrom(text)
     return Summary(value=[value])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bench.base.tables import markdown as table_of
 from bench.validate import Judgement
 from bench.validate.verdict import Verdict
 from bench.validate.verdict_text import fields, summary
@@ -52,7 +53,8 @@ def markdown(judgement: Judgement, room: int = SUMMARY_BYTES) -> str:
     head += [f"- and {len(bad) - SHOWN} more that did not pass"] if len(bad) > SHOWN else []
     rows = sorted(judgement.verdicts, key=lambda verdict: verdict.name == "PASS")
     fold = ["", f"<details><summary>All {len(rows)} verdicts</summary>", ""]
-    table = ["| verdict | cell | check | what |", "|:--|:--|:--|:--|", *(_row(verdict) for verdict in rows)]
+    cells = ((verdict.name, verdict.cell, verdict.check, verdict.text) for verdict in rows)
+    table = table_of(("verdict", "cell", "check", "what"), cells)
     for verdict in judgement.verdicts:
         if verdict.fields:
             table += ["", f"{verdict.cell}, {verdict.check}:", "", "```", *fields(verdict), "```"]
@@ -64,11 +66,6 @@ def markdown(judgement: Judgement, room: int = SUMMARY_BYTES) -> str:
 def _brief(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= BRIEF else f"{line[: BRIEF - 1]}…"
-
-
-def _row(verdict: Verdict) -> str:
-    cells = (verdict.name, verdict.cell, verdict.check, verdict.text)
-    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 
 
 def _cut(lines: Sequence[str], room: int) -> str:
