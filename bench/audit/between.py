@@ -12,6 +12,7 @@ import torch
 
 from bench.audit.audit_input import AuditOrder
 from bench.audit.kept_files import BUFFERS, PARAMETERS, KeptStep, Part, Parts
+from bench.base.grouping import grouped
 from bench.results.audit_file import AuditItem, Outcome
 
 MOST_LINES = 3
@@ -27,9 +28,7 @@ def chains(order: AuditOrder, steps: Sequence[KeptStep], moving: Collection[str]
     an evaluation in between changes."""
     if not _untaken(order):
         return
-    begun: dict[tuple[int, int], list[KeptStep]] = {}
-    for step in steps:
-        begun.setdefault((step.rank, step.step), []).append(step)
+    begun = grouped(((step.rank, step.step), step) for step in steps)
     for first in steps:
         averages = first.averages + (len(first.row) if first.together else 0)
         for then in begun.get((first.rank, first.step + len(first.batches)), ()):

@@ -18,6 +18,7 @@ from bench.audit.audit_input import AuditOrder
 from bench.audit.figures import DOUBLED, FACTOR
 from bench.audit.kept_files import BUFFERS, OPTIMIZER, KeptStep, Parts
 from bench.audit.repeated_step import Bench, several
+from bench.base.grouping import grouped
 from bench.results.audit_file import AuditItem
 from ddp.core.step_settings import PLAIN
 
@@ -96,10 +97,7 @@ def resets(order: AuditOrder, steps: Sequence[KeptStep], bench: Bench) -> Iterat
 
 def _by_rank(steps: Sequence[KeptStep]) -> dict[int, list[KeptStep]]:
     """Return the kept steps of each rank, in order."""
-    by_rank: dict[int, list[KeptStep]] = {}
-    for each in sorted(steps, key=lambda each: each.step):
-        by_rank.setdefault(each.rank, []).append(each)
-    return by_rank
+    return grouped((each.rank, each) for each in sorted(steps, key=lambda each: each.step))
 
 
 def _has_counted(bench: Bench) -> bool:

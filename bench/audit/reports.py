@@ -6,7 +6,6 @@ A kept step has a report of its own. So losses, rates and samples in the record 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from math import isclose
 from typing import Any
@@ -15,6 +14,7 @@ from bench.audit.audit_input import AuditOrder, StepReport
 from bench.audit.kept_files import KeptStep
 from bench.audit.repeated_step import Bench
 from bench.audit.schedule_places import step_of
+from bench.base.grouping import grouped
 from bench.results.audit_file import AuditItem
 
 NEAR = 1e-6
@@ -28,9 +28,7 @@ SAME = 1e-9
 
 def judged(steps: Sequence[KeptStep], reports: Sequence[StepReport]) -> Iterator[AuditItem]:
     """Compare each step with its reports. Steps without reports of their own, as of earlier versions, are left out."""
-    by_rank: dict[int, list[StepReport]] = defaultdict(list)
-    for report in reports:
-        by_rank[report.rank].append(report)
+    by_rank = grouped((report.rank, report) for report in reports)
     for step in steps:
         if own := of_step(step, by_rank[step.rank]):
             line = "; ".join(_differences(step, own))
@@ -88,9 +86,10 @@ def rates(order: AuditOrder, bench: Bench) -> Iterator[AuditItem]:
 def resumed_rates(order: AuditOrder, bench: Bench) -> Iterator[AuditItem]:
     """Compare the rates after a resumption with those before it in the same epoch. If they are constant on both sides,
     and the schedule is, they must be equal. A callback, which may set rates, is called when an epoch begins."""
-    sides: dict[tuple[int, int, int], list[StepReport]] = defaultdict(list)
-    for report in order.reports if order.resumed and order.planned else ():
-        sides[report.rank, report.epoch, report.resumes].append(report)
+    sides = grouped(
+        ((report.rank, report.epoch, report.resumes), report)
+        for report in (order.reports if order.resumed and order.planned else ())
+    )
     lasts = {(rank, epoch): side[-1].lr for (rank, epoch, _), side in sides.items()}
     for (rank, epoch, resumes), after in sides.items():
         before = sides.get((rank, epoch, resumes - 1), ())

@@ -15,11 +15,12 @@ import torch
 from bench.audit.audit_input import AuditOrder
 from bench.audit.between import MOST_LINES
 from bench.audit.compare import DEVICE_ROUNDING, identical, shake_of, states_apart
-from bench.audit.kept_files import Incomplete, KeptStep, Name, Part, every, whole
+from bench.audit.kept_files import Incomplete, KeptStep, every, whole
 from bench.audit.repeated_step import Bench, moved
 from bench.audit.rows import UNREPEATED, redo, redo_all, repeats
 from bench.audit.rules import left_out_roundings
 from bench.audit.seeds import seed_of, seed_others
+from bench.base.grouping import grouped
 from bench.results.audit_file import AuditItem
 from ddp.replica.scalars import Scalars
 
@@ -116,9 +117,7 @@ def _judged(
     about["files"] = [each.file for group in pair for each in group]
     try:
         before = whole(every(first, "before"))
-        kept = dict[Name, list[Part]]()
-        for name, part in every(then, "before"):
-            kept.setdefault(name, []).append(part)
+        kept = grouped((name, part) for name, part in every(then, "before"))
         shake = CAREFUL * (DEVICE_ROUNDING if order.coarse else shake_of(list(bench.parameters.values())))
         whole_steps = [(epoch, [[(start, stop)]], epoch * bench.rules.samples + start) for epoch, start, stop in steps]
         own = redo_all(bench, before, whole_steps)

@@ -4,7 +4,6 @@ nothing."""
 from __future__ import annotations
 
 import os
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ from rich.console import Console
 from tabulate import tabulate
 
 from bench.base.exitcodes import Exit
+from bench.base.grouping import grouped
 from bench.base.number_format import plural
 from bench.base.paths import RUNS
 from bench.base.usage import UsageError
@@ -125,9 +125,9 @@ def _history(planned: PlannedRuns) -> list[Metrics]:
 
 def table(planned: PlannedRuns, history: Sequence[Metrics]) -> list[str]:
     """Return the table with a row for each cell: its seeds, how many are done, how long the others will take."""
-    cells: dict[tuple[str, str, int, str], list[int]] = defaultdict(list)
-    for index, spec in enumerate(planned.specs):
-        cells[spec.model, spec.mode, spec.world_size, spec.config_hash].append(index)
+    cells = grouped(
+        ((spec.model, spec.mode, spec.world_size, spec.config_hash), index) for index, spec in enumerate(planned.specs)
+    )
     rows = []
     for (model, mode, ranks, key), indices in cells.items():
         each = estimate(planned.specs[indices[0]], history)

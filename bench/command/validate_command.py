@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.base.exitcodes import Exit
+from bench.base.grouping import grouped
 from bench.base.paths import judged_by
 from bench.base.usage import UsageError, file_of, path_of, there, usage, writing
 from bench.base.writing import write_text
@@ -92,9 +92,7 @@ def _with_missing(judgement: Judgement, options: argparse.Namespace, runs: Seque
     missing = plan.missing(runs) if plan is not None else []
     if plan is None or not missing:
         return judgement
-    seeds: dict[str, list[str]] = defaultdict(list)
-    for point in missing:
-        seeds[f"{point.model} {point.mode} ×{point.world_size}"].append(str(point.seed))
+    seeds = grouped((f"{point.model} {point.mode} ×{point.world_size}", str(point.seed)) for point in missing)
     line = f"{len(missing)} of the {len(plan.points)} runs that it plans are not here: "
     line += "; ".join(f"{cell} seeds {', '.join(listed)}" for cell, listed in seeds.items())
     flag = "" if options.config_dir is None else f"--config-dir {shlex.quote(str(options.config_dir))} "

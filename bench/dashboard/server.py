@@ -33,6 +33,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from bench.base.grouping import grouped
 from bench.base.hosts import named
 from bench.dashboard import page
 from bench.dashboard.board import VERDICT, Piece, RunBoard, whole
@@ -85,9 +86,7 @@ def _is_loopback(host: str) -> bool:
 def asked_by_us(headers: Iterable[tuple[bytes, bytes]], bound: str) -> bool:
     """Return whether a request has exactly one `Host`, which is this server, and does not come from another site's
     page. Browsers send the origin of a request in `Sec-Fetch-Site`, old ones in `Origin`."""
-    values: dict[str, list[str]] = {}
-    for name, value in headers:
-        values.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+    values = grouped((name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in headers)
     hosts, sites, origins = (values.get(name, []) for name in ("host", "sec-fetch-site", "origin"))
     if len(hosts) != 1 or not names_us(hosts[0], bound):
         return False

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from statistics import median
 
+from bench.base.grouping import grouped
 from bench.base.tables import markdown
 from bench.faults.meaning import KINDS, FaultOutcome, cells, meaningless
 from bench.faults.modes import MODES
@@ -19,9 +20,7 @@ HEAD = ("mode", "cells", *(each.value for each in FaultOutcome), "not as documen
 
 def groups(results: Iterable[FaultResult]) -> dict[Group, list[FaultResult]]:
     """Group results by world, number of ranks and mode."""
-    by_group: dict[Group, list[FaultResult]] = defaultdict(list)
-    for result in results:
-        by_group[result.world, result.size, result.cell.mode].append(result)
+    by_group = grouped(((result.world, result.size, result.cell.mode), result) for result in results)
     return dict(by_group)
 
 

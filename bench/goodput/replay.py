@@ -8,12 +8,12 @@ strategies are the policies: they go on without the rank, which joins again when
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any, NamedTuple, cast
 
+from bench.base.grouping import grouped
 from bench.goodput.outages import Outage
 from bench.goodput.simulated import SimulatedTimes
 from bench.results.analysis.goodput import projections
@@ -244,9 +244,7 @@ def _until(
     """Train from a checkpoint to the loss of a rank that is needed, or to the end, for at most `limit_s`."""
     times, written = SimulatedTimes(world.size), dict[int, float]()
     saved, last = 0.0, source
-    waits: defaultdict[int, list[float]] = defaultdict(list)
-    for outage in deaths:
-        waits[outage.rank].append(outage.stop - outage.start + costs.start_s)
+    waits = grouped((outage.rank, outage.stop - outage.start + costs.start_s) for outage in deaths)
 
     def listen(at: float, record: Any) -> None:
         nonlocal saved, last

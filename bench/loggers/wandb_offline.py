@@ -6,15 +6,15 @@
 from __future__ import annotations
 
 import os
-from collections import defaultdict
 from pathlib import Path
 
 os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
 
 import wandb
 
+from bench.base.grouping import grouped
 from bench.loggers.base import Live
-from bench.loggers.recorded import Begun, Recorded, Scalar
+from bench.loggers.recorded import Begun, Recorded
 
 FOLDER = "wandb"
 
@@ -39,9 +39,7 @@ def write(run: Recorded, output: Path, live: Live | None = None) -> Path:
     ) as made:
         made.define_metric("seconds")
         made.define_metric("*", step_metric="seconds")
-        rows: dict[float, list[Scalar]] = defaultdict(list)
-        for scalar in run.scalars:
-            rows[scalar.seconds].append(scalar)
+        rows = grouped((scalar.seconds, scalar) for scalar in run.scalars)
         for seconds in sorted(rows):
             made.log({"seconds": seconds, **{scalar.name: scalar.value for scalar in rows[seconds]}})
         made.summary.update({scalar.name: scalar.value for scalar in run.scalars if scalar.name.startswith("final/")})

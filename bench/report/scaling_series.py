@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from bench.base.grouping import grouped
 from bench.report.page import Page
 from bench.results.cells import Cell, Workload, solo_of
 
@@ -42,9 +43,7 @@ class ScalingSeries:
     @property
     def modes(self) -> dict[str, list[Cell]]:
         """Mode -> its cells, by number of devices."""
-        groups: dict[str, list[Cell]] = defaultdict(list)
-        for cell in self.cells:
-            groups[cell.about.mode].append(cell)
+        groups = grouped((cell.about.mode, cell) for cell in self.cells)
         return dict(groups)
 
 
@@ -105,9 +104,7 @@ def way_of(cell: Cell) -> str:
 def dashes(ways: Mapping[str, str]) -> dict[str, Dash]:
     """Return way of training -> line style; the ways of one mode get different ones. `ways`: way of training -> its
     mode."""
-    by_mode: dict[str, list[str]] = defaultdict(list)
-    for way, mode in ways.items():
-        by_mode[mode].append(way)
+    by_mode = grouped((mode, way) for way, mode in ways.items())
     return {way: DASHES[by_mode[mode].index(way) % len(DASHES)] for way, mode in ways.items()}
 
 

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from bench.base.grouping import grouped
 from bench.base.number_format import plural
 from bench.report.answer import Option
 from bench.report.blocks import plain
@@ -80,11 +81,9 @@ def facts(
 
 def quality(options: Sequence[Option]) -> str:
     """Return the number of ways of training by verdict."""
-    groups: dict[str, list[Option]] = defaultdict(list)
     single = list({option.cell.name: option for option in options}.values())
     once = " (what is in two series counts once)" if len(single) < len(options) else ""
-    for option in single:
-        groups[state(option)].append(option)
+    groups = grouped((state(option), option) for option in single)
     passed = sum(option.passed for option in single)
     others = [f"{words}: {len(some)}" for words, some in groups.items() if not some[0].passed]
     text = f"{passed} of {plural(len(single), 'result')} are{once}{''.join(f'; {text}' for text in others)}."

@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
+from bench.base.grouping import grouped
 from bench.base.number_format import plural
 from bench.results.analysis.faults import missing
 from bench.results.runfolder import Run
@@ -276,9 +277,7 @@ def _order(run: Run) -> tuple[object, ...]:
 
 def by_workload(cells: Sequence[Cell]) -> dict[Workload, list[Cell]]:
     """Return the cells by workload, in the order given."""
-    groups: dict[Workload, list[Cell]] = defaultdict(list)
-    for cell in cells:
-        groups[cell.workload].append(cell)
+    groups = grouped((cell.workload, cell) for cell in cells)
     return dict(groups)
 
 

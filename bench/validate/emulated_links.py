@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from bench.base.grouping import grouped
 from bench.results.schema import Metrics
 from bench.validate.run_records import Records
 from ddp.backends import BACKENDS, SyncKind
-from ddp.core.events import Averaged
 from ddp.core.links import RING, Links, parse
 from ddp.core.policies import meets_every_step
 
@@ -28,9 +28,7 @@ def quicker_than_links(m: Metrics, known: Records, config: dict[str, Any]) -> st
     links, backend = parse(words), BACKENDS.get(m.backend or "")
     if links is None or backend is None or SyncKind.COLLECTIVE not in backend.sync:
         return ""
-    rounds: dict[int, list[Averaged]] = {}
-    for event in known.averaged:
-        rounds.setdefault(event.round, []).append(event)
+    rounds = grouped((event.round, event) for event in known.averaged)
     for number, events in rounds.items():
         took, size = min(event.seconds for event in events), min(event.bytes for event in events)
         least = least_s(links, sorted(event.rank for event in events), size)

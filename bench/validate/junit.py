@@ -4,9 +4,9 @@ bytes."""
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from xml.etree import ElementTree
 
+from bench.base.grouping import grouped
 from bench.validate import Judgement
 from bench.validate.verdict import Verdict
 
@@ -19,9 +19,7 @@ PASSED = ("PASS", "XPASS")
 def xml(judgement: Judgement) -> str:
     """Return the JUnit XML document."""
     suites = ElementTree.Element("testsuites", name="bench validate")
-    groups: dict[str, list[Verdict]] = defaultdict(list)
-    for verdict in judgement.verdicts:
-        groups[verdict.cell].append(verdict)
+    groups = grouped((verdict.cell, verdict) for verdict in judgement.verdicts)
     for cell, verdicts in groups.items():
         _suite(suites, cell, verdicts, judgement.cells.get(cell, {}))
     ElementTree.indent(suites)

@@ -13,9 +13,9 @@ from math import isclose
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.base.grouping import grouped
 from bench.validate.run_records import Records
 from ddp.core.averaging import stays_apart
-from ddp.core.event_parts import Trained
 from ddp.core.events import Progress
 
 STRETCHES, FEWEST = 16, 12
@@ -38,12 +38,8 @@ ROUNDING = 1e-6
 def reported_otherwise(known: Records, lost: Collection[int | None]) -> Iterator[str]:
     """Yield the ranks and epochs whose reports have another sum of losses than the ranks' second sums, which are added up
     apart from reports. Not compared: `lost` ranks, and sums of different samples, as in an epoch that was resumed."""
-    reports: dict[tuple[int, int], list[Progress]] = defaultdict(list)
-    sums: dict[tuple[int, int], list[Trained]] = defaultdict(list)
-    for event in known.progress:
-        reports[event.epoch, event.rank].append(event)
-    for each in known.trained:
-        sums[each.epoch, each.rank].append(each)
+    reports = grouped(((event.epoch, event.rank), event) for event in known.progress)
+    sums = grouped(((each.epoch, each.rank), each) for each in known.trained)
     for (epoch, rank), own in sorted(sums.items()):
         progress = reports[epoch, rank]
         reported, trained = [event.loss_sum for event in progress], [each.loss_sum for each in own]

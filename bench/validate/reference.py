@@ -18,6 +18,7 @@ from typing import Literal
 from pydantic import Field, JsonValue, ValidationError
 
 from bench.base import canonical
+from bench.base.grouping import grouped
 from bench.results.cells import Workload, norm_limit, step_settings
 from bench.results.schema import Strict
 from bench.validate.fingerprint import Fingerprint
@@ -212,9 +213,7 @@ def digest(body: dict[str, JsonValue]) -> str:
 def twins(ended: Iterable[tuple[object, str]]) -> str:
     """Say which two seeds ended with the same digest, given pairs (seed, digest of the final parameters); empty:
     none."""
-    seeds: dict[str, list[object]] = {}
-    for seed, sha in sorted(ended, key=str):
-        seeds.setdefault(sha, []).append(seed)
+    seeds = grouped((sha, seed) for seed, sha in sorted(ended, key=str))
     same = ((sha, each) for sha, each in seeds.items() if len(each) > 1)
     return next(
         (f"seeds {each[0]} and {each[1]} ended with the same parameters ({sha[:12]})" for sha, each in same), ""

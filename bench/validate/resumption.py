@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from bench.base.grouping import grouped
 from bench.results.schema import Metrics
 from bench.validate.linear import apart, combine
 from bench.validate.run_records import Records
@@ -83,7 +84,4 @@ def _shards(saved: Sequence[Saved], ranks: Sequence[Ready]) -> str:
 
 def _sums(sketches: Sequence[OptimizerSketch]) -> dict[str, list[tuple[float, Sketch]]]:
     """Return name -> the sketches of all ranks, each once."""
-    parts: dict[str, list[tuple[float, Sketch]]] = {}
-    for name, text in (part for each in sketches for part in each if part[0].startswith(SHARDS)):
-        parts.setdefault(name, []).append((1.0, decode(text)))
-    return parts
+    return grouped((name, (1.0, decode(text))) for each in sketches for name, text in each if name.startswith(SHARDS))

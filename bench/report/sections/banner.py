@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 
+from bench.base.grouping import grouped
 from bench.base.number_format import plural
 from bench.report.blocks import Block, Heading, Text, Verdicts, nonempty, plain
 from bench.report.page import NONE, Page, bullets, listed, more
@@ -54,9 +55,7 @@ def _verdicts(page: Page) -> list[Block]:
     checks = list(dict.fromkeys(verdict.check for verdict in page.verdicts))
     passed = [check for check in checks if all(v.name == "PASS" for v in page.verdicts if v.check == check)]
     checks = [check for check in checks if check not in passed]
-    by_cell: dict[str, list[Verdict]] = defaultdict(list)
-    for verdict in page.verdicts:
-        by_cell[verdict.cell].append(verdict)
+    by_cell = grouped((verdict.cell, verdict) for verdict in page.verdicts)
     ordered = sorted(by_cell.items(), key=lambda item: not any(verdict.exit_code for verdict in item[1]))
     rows = []
     for cell, group in ordered[:ROWS]:

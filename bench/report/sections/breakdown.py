@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
+from bench.base.grouping import grouped
 from bench.base.style import CATEGORIES, brief, some
 from bench.report.blocks import Block, Picture, TableBlock, nonempty, plain
 from bench.report.page import SERIES, CellGroup, Page, more, percent, table
@@ -68,10 +69,7 @@ def drawn_ranks(cells: Sequence[Sequence[T]], load: Callable[[T], float]) -> lis
 
 
 def _by_cell(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    by_cell: dict[str, list[Row]] = {}
-    for row in rows:
-        by_cell.setdefault(row["cell"], []).append(row)
-    return by_cell
+    return grouped((row["cell"], row) for row in rows)
 
 
 def _rows(cell: Cell) -> list[Row]:

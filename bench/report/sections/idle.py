@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 
+from bench.base.grouping import grouped
 from bench.report.blocks import Block, Picture, nonempty, plain
 from bench.report.idleness import KINDS, IdleShares
 from bench.report.page import NONE, SERIES, CellGroup, Page, more, number, percent, table
@@ -38,9 +39,7 @@ def _part(group: CellGroup) -> list[Block]:
     rows = [row for cell in group.cells for row in group.page.idle.get(cell.name, ())]
     if not rows:
         return []
-    by_cell: dict[str, list[IdleShares]] = {}
-    for row in rows:
-        by_cell.setdefault(row.cell.name, []).append(row)
+    by_cell = grouped((row.cell.name, row) for row in rows)
     shown = drawn_ranks(list(by_cell.values()), lambda row: -row.total)
     rest = more(sum(map(len, list(by_cell.values())[:SERIES])) - len(shown), "rank", UNDRAWN)
     picture = group.draw(partial(_figure, shown), rows, len(by_cell), "not in the figure")

@@ -3,8 +3,7 @@ have."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-
+from bench.base.grouping import grouped
 from bench.base.number_format import plural
 from bench.report.blocks import Block, Heading, Text, plain
 from bench.report.page import Page, bullets, listed
@@ -33,9 +32,7 @@ def _plan(page: Page, plan: PlannedExperiment) -> list[Block]:
     here = len(plan.points) - len(missing)
     text = f"Experiment *{plain(plan.experiment)}* plans {plural(len(plan.points), 'run')}: "
     text += f"{here} are here, **{len(missing)} missing**."
-    groups: dict[tuple[str, str, int], list[str]] = defaultdict(list)
-    for point in missing:
-        groups[point[:3]].append(str(point.seed))
+    groups = grouped((point[:3], str(point.seed)) for point in missing)
     lines = [
         f"{plain(model)} {plain(mode)} ×{size}: seed{'s' * (len(seeds) > 1)} {listed(seeds)}"
         for (model, mode, size), seeds in groups.items()

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bench.base.grouping import grouped
 from bench.results.analysis.breakdown import CATEGORY, wall_end
 from bench.results.analysis.stream import RunRecords, Slices
 from ddp.core.commands import Drop
@@ -126,9 +127,7 @@ class _RankSlices:
 
 def by_cause(every_gap: list[Gap]) -> list[dict[str, Any]]:
     """Return rows of (rank, cause, count, seconds, longest) by rank and cause."""
-    sums: dict[tuple[int, str, int | None], list[float]] = {}
-    for gap in every_gap:
-        sums.setdefault((gap.rank, gap.cause, gap.by), []).append(gap.stop - gap.start)
+    sums = grouped(((gap.rank, gap.cause, gap.by), gap.stop - gap.start) for gap in every_gap)
     rows = [
         {"rank": rank, "cause": cause, "by": by, "count": len(each), "seconds": sum(each), "longest_s": max(each)}
         for (rank, cause, by), each in sums.items()

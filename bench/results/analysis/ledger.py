@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-
+from bench.base.grouping import grouped, summed
 from bench.results.analysis.stream import RunRecords
 from bench.results.schema import LedgerRow, LedgerTotals
 from ddp.core.events import Merged, Progress
@@ -26,9 +25,7 @@ def ledger(stream: RunRecords, world_size: int, planned: int) -> LedgerTotals:
 
 def _merged(stream: RunRecords, world_size: int) -> list[LedgerRow]:
     rows = []
-    merged: dict[int, list[Merged]] = defaultdict(list)
-    for event in (event for part in stream.parts_in_turn for event in part.of(Merged)):
-        merged[event.epoch].append(event)
+    merged = grouped((event.epoch, event) for part in stream.parts_in_turn for event in part.of(Merged))
     for epoch, lines in sorted(merged.items()):
         by_rank = [0] * world_size
         for line in lines:
@@ -50,9 +47,7 @@ def _covered(spans: list[Span]) -> int:
 
 def _counted(stream: RunRecords, samples: int) -> list[LedgerRow]:
     rows = []
-    counts: dict[int, int] = defaultdict(int)
-    for event in (event for part in stream.parts_in_turn for event in part.of(Progress)):
-        counts[event.epoch] += event.samples
+    counts = summed((event.epoch, event.samples) for part in stream.parts_in_turn for event in part.of(Progress))
     for epoch, trained in sorted(counts.items()):
         once = min(trained, samples)
         rows.append(LedgerRow(epoch=epoch, samples=once, repeated=trained - once, by_rank=[trained]))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from bench.base.grouping import grouped
 from bench.results.analysis.breakdown import CATEGORIES, categories
 from bench.results.analysis.histories import Histories, Regrouping, Stay
 from bench.results.analysis.stream import Floats, Places, Slices
@@ -61,9 +62,7 @@ def seconds_by_rank(
         union(np.array([stay.start for stay in gone]), np.array([stay.stop for stay in gone])),
         tuple(histories.regroupings()),
     )
-    machines: dict[int, list[tuple[float, float]]] = {}
-    for rank, start, stop in away:
-        machines.setdefault(rank, []).append((start, stop))
+    machines = grouped((rank, (start, stop)) for rank, start, stop in away)
     ranks = []
     for rank, each in stays.items():
         mine = slices.places(rank)

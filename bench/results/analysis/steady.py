@@ -6,11 +6,11 @@ the end of a step, so the stretch contains whole steps.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
 
+from bench.base.grouping import grouped
 from bench.results.analysis.breakdown import CATEGORIES, categories, within
 from bench.results.analysis.stream import Places, RunRecords, Slices
 from bench.results.schema import Steady
@@ -44,9 +44,7 @@ class _RankStretch:
 def steady(stream: RunRecords, world_size: int) -> Steady | None:
     """Return the speed at steady state; None if the run has no such stretch, or a too short one."""
     live = [rank for rank in range(world_size) if rank not in stream.drops]
-    reported: Reports = defaultdict(list)
-    for event in stream.of(Progress):
-        reported[event.rank].append(event)
+    reported = grouped((event.rank, event) for event in stream.of(Progress))
     stretch = _stretch(stream, reported, live)
     if stretch is None:
         return None

@@ -7,9 +7,9 @@ with those of the run.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import NamedTuple
 
+from bench.base.grouping import summed
 from bench.base.number_format import plural
 from bench.results import audit_file
 from bench.results.audit_file import AuditReport
@@ -52,9 +52,7 @@ class _KeptSteps(NamedTuple):
 
 
 def _kept_steps(run: Run, known: Records) -> _KeptSteps:
-    steps: Counter[int] = Counter()
-    for event in known.progress:
-        steps[event.rank] += event.steps
+    steps = summed((event.rank, event.steps) for event in known.progress)
     return _KeptSteps(dict(steps), [(*file,) for event in known.finished for file in event.kept])
 
 

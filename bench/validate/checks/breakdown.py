@@ -19,6 +19,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator
 from operator import attrgetter
 
+from bench.base.grouping import grouped, summed
 from bench.base.number_format import plural
 from bench.results.runfolder import Run
 from bench.validate.emulated_links import quicker_than_links
@@ -28,7 +29,7 @@ from bench.validate.run_records import BETWEEN_STEPS, Records
 from bench.validate.verdict import Verdict, verdict
 from bench.validate.virtual_steps import otherwise_timed
 from ddp.backends import is_torch_native
-from ddp.core.events import Averaged, Reduced, Snapshot
+from ddp.core.events import Reduced, Snapshot
 from ddp.core.policies import meets_every_step
 
 FRACTIONS = ("compute", "data", "comm", "wait", "eval", "checkpoint", "other")
@@ -159,9 +160,7 @@ def _meetings(run: Run, known: Records) -> str:
     """Name the rank whose collectives took another time, or moved other bytes, than it reports of its averages."""
     if run.metrics.engine == "graph" or run.metrics.backend == UNBLOCKED or is_torch_native(run.metrics.backend):
         return ""
-    averages: dict[int, list[Averaged]] = defaultdict(list)
-    for event in known.averaged:
-        averages[event.rank].append(event)
+    averages = grouped((event.rank, event) for event in known.averaged)
     for rank, events in averages.items():
         own = [each for group in known.collectives.values() for each in group if each[0] == rank]
         seconds, measured = sum(event.seconds for event in events), sum(end - begin for _, begin, end, _ in own)
@@ -190,13 +189,9 @@ def _averaging(run: Run, known: Records) -> str:
 def _booked_twice(run: Run, known: Records) -> str:
     """Name the rank whose steps and other work together exceed its time in the run, or whose evaluations took another
     time than their slices."""
-    evaluations: dict[int, float] = defaultdict(float)
-    for event in known.evaluated:
-        evaluations[event.rank] += event.seconds
+    evaluations = summed((event.rank, event.seconds) for event in known.evaluated)
     busy = _busy(known)
-    away: dict[int, float] = defaultdict(float)
-    for answer in known.averaged:
-        away[answer.rank] += answer.away_s
+    away = summed((answer.rank, answer.away_s) for answer in known.averaged)
     for rank, wall in _walls(run, known).items():
         took = known.seconds
         if run.metrics.engine != "graph" and away[rank] > 0 and busy[rank] + away[rank] > (1 + SHARE) * wall + CLOCK:
@@ -281,10 +276,7 @@ def _walls(run: Run, known: Records) -> dict[int, float]:
 
 def _busy(known: Records) -> dict[int, float]:
     """Return rank -> seconds that its steps took."""
-    busy: dict[int, float] = defaultdict(float)
-    for event in known.progress:
-        busy[event.rank] += event.busy_s
-    return busy
+    return summed((event.rank, event.busy_s) for event in known.progress)
 
 
 def _processor(run: Run, known: Records) -> str:

@@ -9,7 +9,7 @@ lost ranks records some samples of an epoch twice: then only single ranks are co
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.base.grouping import grouped, summed
 from bench.base.number_format import plural
 from bench.results.runfolder import Run
 from bench.validate.drawn_numbers import drawn_again
@@ -143,9 +144,7 @@ def _unlike(sets: Sets, data: DataContent) -> Iterator[str]:
 
 def _by_rank(known: Records) -> Iterator[str]:
     """Compare the samples that each rank trained in each epoch with those of the data set at the same indices."""
-    ranks: dict[tuple[int, int], list[Trained]] = defaultdict(list)
-    for event in known.trained:
-        ranks[event.epoch, event.rank].append(event)
+    ranks = grouped(((event.epoch, event.rank), event) for event in known.trained)
     for (epoch, rank), parts in sorted(ranks.items()):
         content, wanted = _total([part.content for part in parts]), _total([part.wanted for part in parts])
         if content != wanted:
@@ -158,9 +157,7 @@ def _by_rank(known: Records) -> Iterator[str]:
 
 def _untold(known: Records) -> str:
     """Name the rank whose sums do not cover all samples of an epoch that it reports; empty: none."""
-    counts = Counter[tuple[int, int]]()
-    for event in known.progress:
-        counts[event.epoch, event.rank] += event.samples
+    counts = summed(((event.epoch, event.rank), event.samples) for event in known.progress)
     for sums in known.trained:
         counts[sums.epoch, sums.rank] -= sums.samples
     (epoch, rank), count = next(((key, count) for key, count in sorted(counts.items()) if count), ((0, 0), 0))
@@ -170,9 +167,7 @@ def _untold(known: Records) -> str:
 
 def _together(known: Records, data: DataContent) -> Iterator[str]:
     """Compare the samples that all ranks together trained in each epoch with the whole data set."""
-    epochs: dict[int, list[Trained]] = defaultdict(list)
-    for event in known.trained:
-        epochs[event.epoch].append(event)
+    epochs = grouped((event.epoch, event) for event in known.trained)
     if not data.shuffled or known.ready[0].samples != data.training.samples:
         return  # a custom sampler may draw a sample twice
     labels: Sequence[int] = data.training.labels
@@ -226,10 +221,8 @@ def _in_order(run: Run, known: Records, data: DataContent) -> Iterator[str]:
 def _of_the_others(run: Run, known: Records, data: DataContent, lost: Collection[int | None]) -> Iterator[str]:
     """Compare, for each rank that was never lost, what it trained in an epoch with what the ledger says entered the
     model. Epochs in which samples were trained again are left out."""
-    trained: dict[tuple[int, int], list[Trained]] = defaultdict(list)
     entered: dict[tuple[int, int], list[NDArray[np.int64]]] = defaultdict(list)
-    for event in known.trained:
-        trained[event.epoch, event.rank].append(event)
+    trained = grouped(((event.epoch, event.rank), event) for event in known.trained)
     for merged in known.merged:
         entered[merged.epoch, merged.rank] += [np.arange(start, stop) for start, stop in merged.spans]
     length, torn = known.ready[0].samples, known.torn()
@@ -246,9 +239,7 @@ def _of_the_others(run: Run, known: Records, data: DataContent, lost: Collection
 def _evaluated(known: Records, test: SetContent) -> Iterator[str]:
     if test.looked_at < test.samples:
         return
-    epochs: dict[int, list[int | None]] = defaultdict(list)
-    for event in known.evaluated:
-        epochs[event.epoch].append(event.hashes)
+    epochs = grouped((event.epoch, event.hashes) for event in known.evaluated)
     for epoch, parts in sorted(epochs.items()):
         if (content := _total(parts)) is not None and content != test.content:
             yield f"epoch {epoch}: evaluated samples have the digest {content}, the test set has {test.content}"

@@ -9,10 +9,10 @@ training losses are compared up to rounding, as the clock decides how their sums
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
+from bench.base.grouping import grouped
 from bench.base.number_format import plural
 from bench.results.recompute import differences
 from bench.results.schema import Metrics
@@ -73,9 +73,7 @@ def check(case: Case) -> Verdict | None:
     """Return FAIL if two runs that must be equal differ; None if nothing is promised, or there is no second run."""
     cell = case.cell
     runs = [m for m in cell.ok if promised(m, cell.runs[0].config) and m.params_sha256]
-    alike: dict[tuple[int, str], list[Metrics]] = defaultdict(list)
-    for m in runs:
-        alike[m.seed, str(Fingerprint.of(m).machine)].append(m)
+    alike = grouped(((m.seed, str(Fingerprint.of(m).machine)), m) for m in runs)
     pairs = [(first, other) for first, *others in alike.values() for other in others]
     different = [f"seed {a.seed}, two runs: {unlike(a, b)[0]}" for a, b in pairs if unlike(a, b)]
     recorded = _recorded(case, [first for first, *_ in alike.values()])

@@ -8,8 +8,7 @@ final one.
 
 from __future__ import annotations
 
-from collections import defaultdict
-
+from bench.base.grouping import grouped
 from bench.results.runfolder import Run
 from bench.validate.findings import Case
 from bench.validate.linear import apart, mean
@@ -17,7 +16,6 @@ from bench.validate.reference import Sets
 from bench.validate.run_records import Records
 from bench.validate.state_copies import unlike
 from bench.validate.verdict import Verdict, verdict
-from ddp.core.events import Evaluated
 from ddp.tally import MODULUS
 
 NEAR, ROUGH = 1e-9, 1e-6
@@ -79,9 +77,7 @@ def _models(known: Records) -> str:
     the final model; empty: it does not."""
     groups, rounds = known.groups, known.evaluated_rounds()
     averages = {event.round: event.sketch_average or event.sketch_after for event in known.averaged}
-    by_epoch: dict[int, list[Evaluated]] = defaultdict(list)
-    for event in known.evaluated:
-        by_epoch[event.epoch].append(event)
+    by_epoch = grouped((event.epoch, event) for event in known.evaluated)
     for epoch, events in sorted(by_epoch.items()):
         first = events[0].sketch
         for event in events[1:]:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import NamedTuple
 
 from bench.base.exitcodes import Exit
+from bench.base.grouping import grouped
 from bench.base.number_format import plural
 from bench.results.analysis.faults import BEGAN_ANEW, unscripted, went_on
 from bench.results.cells import Cell
@@ -69,9 +70,7 @@ _Read = Callable[[Run], _OfRanks | None]
 
 
 def _of_ranks(run: Run, known: Records) -> _OfRanks:
-    steps: dict[int, list[int]] = {}
-    for event in known.progress:
-        steps.setdefault(event.rank, []).append(event.steps)
+    steps = grouped((event.rank, event.steps) for event in known.progress)
     met = {event.rank: list(event.met) for event in known.finished if event.met is not None}
     return _OfRanks(bool(known.joined or known.resumed), steps, met)
 

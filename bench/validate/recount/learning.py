@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import fsum, inf
 
+from bench.base.grouping import grouped
 from bench.results.schema import Epoch, Metrics
 from bench.validate.recount.figure import Figure
 from bench.validate.run_records import Records
@@ -58,10 +59,8 @@ def learning(m: Metrics, known: Records) -> Iterator[Figure]:
 
 
 def _epochs(known: Records) -> dict[int, _EpochRecords]:
-    reports: dict[int, list[Progress]] = defaultdict(list)
     answers: dict[int, dict[int, Evaluated]] = defaultdict(dict)
-    for event in known.progress:
-        reports[event.epoch].append(event)
+    reports = grouped((event.epoch, event) for event in known.progress)
     for answer in known.evaluated:
         answers[answer.epoch][answer.part] = answer
     return {epoch: _EpochRecords(own, list(answers[epoch].values())) for epoch, own in reports.items()}
