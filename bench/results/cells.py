@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from bench.base.grouping import grouped
 from bench.base.number_format import plural
 from bench.results.analysis.faults import missing
-from bench.results.runfolder import Run
+from bench.results.runfolder import Run, group_of
 from bench.results.schema import Metrics
 from ddp.core.step_settings import MOST_PARTS
 from ddp.core.step_settings import NAMES as STEP
@@ -94,25 +94,23 @@ class Workload(NamedTuple):
 
 def norm_limit(config: Mapping[str, Any]) -> float | None:
     """Return `train.max_grad_norm` of a resolved configuration, which may be malformed; None: no limit."""
-    train = config.get("train")
-    limit = train.get("max_grad_norm") if isinstance(train, dict) else None
+    limit = group_of(config, "train").get("max_grad_norm")
     return float(limit) if isinstance(limit, int | float) and abs(limit) <= LARGEST else None
 
 
 def micro_batches(config: Mapping[str, Any]) -> int:
     """Return `train.accumulate`, the micro-batches of a step, of a resolved configuration, which may be malformed."""
-    train = config.get("train")
-    parts = train.get("accumulate") if isinstance(train, dict) else None
+    parts = group_of(config, "train").get("accumulate")
     return parts if isinstance(parts, int) and 0 < parts <= MOST_PARTS else 1
 
 
 def step_settings(config: Mapping[str, Any], global_batch: int) -> str:
     """Return, as text, the settings of a step that are not the default, from a resolved configuration, which may be
     malformed. With `train.steps` also the number of samples, as each step trains `global_batch`."""
-    train = config.get("train")
-    given = {key: train[key] for key in STEP if key in train} if isinstance(train, dict) else {}
+    train = group_of(config, "train")
+    given = {key: train[key] for key in STEP if key in train}
     settings = [f"{key} {value}" for key, value in given.items() if isinstance(value, str | int | float)]
-    steps = train.get("steps") if isinstance(train, dict) else None
+    steps = train.get("steps")
     return ", ".join(
         [f"{steps * global_batch:,} samples", *settings]
         if isinstance(steps, int) and abs(steps) <= LARGEST

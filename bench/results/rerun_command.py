@@ -19,7 +19,7 @@ from bench.config.config import ClusterConfig, DataConfig
 from bench.config.overrides import quoted
 from bench.config.user_parts import named_by
 from bench.results.cells import micro_batches
-from bench.results.runfolder import Run
+from bench.results.runfolder import Run, group_of
 from ddp.core.averaging import Averaging
 from ddp.core.loader_settings import Loading
 from ddp.core.policies import POLICIES
@@ -52,7 +52,7 @@ def command(runs: Sequence[Run]) -> str:
     ]
     words += [] if engine_of(m.engine).one_rank else [setting("world_size", m.world_size)]
     words += [setting("recipe", m.recipe), *_data(run), setting("train.epochs", m.epochs_planned)]
-    train = _group(run, "train")
+    train = group_of(run.config, "train")
     words += [setting("train.batch_size", m.batch_size // micro_batches(run.config)), setting("train.lr", m.lr)]
     words += [
         setting(f"train.{name}", train[name])
@@ -60,18 +60,18 @@ def command(runs: Sequence[Run]) -> str:
         if name in train
     ]
     words += _cluster(run)
-    words += [setting("profile.steps", steps) for steps in [_group(run, "profile").get("steps")] if steps]
-    usual = _policy(_group(run, "policy").get("name")) | {"averaging": Averaging(), "loader": Loading()}
+    words += [setting("profile.steps", steps) for steps in [group_of(run.config, "profile").get("steps")] if steps]
+    usual = _policy(group_of(run.config, "policy").get("name")) | {"averaging": Averaging(), "loader": Loading()}
     usual |= {"virtual": VirtualTime()}
     preset = {"policy": preset_of(m.mode)}
     for group, default in usual.items():
-        words += _changed(group, _group(run, group), asdict(default) | dict(preset.get(group, {})))
+        words += _changed(group, group_of(run.config, group), asdict(default) | dict(preset.get(group, {})))
     return " ".join([*words, f"seed={','.join(map(str, seeds))}"])
 
 
 def script_of(run: Run) -> str | None:
     """Return the shell command of the script that made a run; None if no script did."""
-    script = _group(run, "script")
+    script = group_of(run.config, "script")
     if not script:
         return None
     if not script.get("path"):
@@ -102,15 +102,9 @@ def setting(key: str, value: Any) -> str:
     return shlex.quote(f"{key}={_spelt(value)}")
 
 
-def _group(run: Run, name: str) -> dict[str, Any]:
-    """Return a group of the configuration; {} if it has none."""
-    group = run.config.get(name)
-    return group if isinstance(group, dict) else {}
-
-
 def _data(run: Run) -> list[str]:
     """Return the data set and its settings, with its folder unless that is the default."""
-    named = {"name": run.metrics.data} | _group(run, "data")
+    named = {"name": run.metrics.data} | group_of(run.config, "data")
     named["name"] = named_by(run.config, "data", named["name"])
     return [setting(f"data.{key}", value) for key, value in named.items() if (key, value) != ("dir", DataConfig.dir)]
 
@@ -118,7 +112,7 @@ def _data(run: Run) -> list[str]:
 def _cluster(run: Run) -> list[str]:
     """Return the settings of devices and links; with a fault script also its deadline, and whether the run tolerates
     losses."""
-    m, cluster, usual = run.metrics, _group(run, "cluster"), asdict(ClusterConfig())
+    m, cluster, usual = run.metrics, group_of(run.config, "cluster"), asdict(ClusterConfig())
     words = [setting("cluster.speeds", m.emulated_speeds)] if m.emulated_speeds else []
     if m.scripted_faults:
         words.append(setting("cluster.faults", m.scripted_faults))

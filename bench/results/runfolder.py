@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from errno import ELOOP
 from pathlib import Path
@@ -215,6 +215,12 @@ def there(path: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     return True
+
+
+def group_of(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return a group of a run's configuration, which may be malformed: {} if it has no such group."""
+    group = config.get(name)
+    return group if isinstance(group, dict) else {}
 
 
 def read_object(path: Path) -> dict[str, Any]:

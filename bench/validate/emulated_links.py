@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from bench.base.grouping import grouped
+from bench.results.runfolder import group_of
 from bench.results.schema import Metrics
 from bench.validate.run_records import Records
 from ddp.backends import BACKENDS, SyncKind
@@ -19,8 +20,7 @@ NEARLY = 0.95
 def quicker_than_links(m: Metrics, known: Records, config: dict[str, Any]) -> str:
     """Name the average that was faster than its links allow; empty: none. The fastest rank's time counts, as it waited
     for none."""
-    cluster = config.get("cluster")
-    words = cluster.get("links") if isinstance(cluster, dict) else None
+    words = group_of(config, "cluster").get("links")
     if not words or m.engine not in ("elche", "virtual") or meets_every_step(m.policy):
         return ""
     if m.engine == "virtual" and not any(end.elapsed for end in known.ends):

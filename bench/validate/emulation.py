@@ -12,6 +12,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
+from bench.results.runfolder import group_of
 from bench.results.schema import Metrics
 from bench.validate.run_records import WORK, Records
 from bench.validate.scripted_slowness import CLOCK, IN_PASSES, LEAST, MOST, as_long, other_than_scripted
@@ -26,14 +27,14 @@ KEPT = 5
 
 def otherwise_slow(m: Metrics, known: Records, config: dict[str, Any]) -> str:
     """Name the rank that is slower or faster than configured; empty: none."""
-    cluster = config.get("cluster")
-    speeds = cluster.get("speeds") if isinstance(cluster, dict) else None
+    cluster = group_of(config, "cluster")
+    speeds = cluster.get("speeds")
     # Steps of PyTorch's own modules contain their communication.
     if m.engine not in ("elche", "solo") or is_torch_native(m.backend) or known.resumed or not isinstance(speeds, list):
         return ""
     if m.schema_version < KEPT:
         return ""
-    step_s = float(cluster.get("step_s") or 0.0) if isinstance(cluster, dict) else 0.0
+    step_s = float(cluster.get("step_s") or 0.0)
     for rank in range(m.world_size):
         reports = [event for event in known.progress if event.rank == rank]
         steps = sum(event.steps for event in reports)

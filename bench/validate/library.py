@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from bench.config.user_parts import TASK
 from bench.results.cells import Cell, Workload
-from bench.results.runfolder import located, there
+from bench.results.runfolder import group_of, located, there
 from bench.validate.fingerprint import FieldDifference, Fingerprint, cell_config, differences, flat
 from bench.validate.global_batch import global_batch
 from bench.validate.reference import Broken, Reference, read
@@ -91,15 +91,13 @@ def _training(theirs: Mapping[str, JsonValue], mine: Mapping[str, JsonValue]) ->
 
 def _code(config: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     """Return the digests of a user's own model and data set; {} for those of the project."""
-    code = config.get("code")
-    parts = code.items() if isinstance(code, dict) else ()
+    parts = group_of(config, "code").items()
     return {kind: part.get("sha256") for kind, part in parts if kind in TASK and isinstance(part, dict)}
 
 
 def _beyond(config: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     """Return the settings of `train` that are neither fields of a workload nor of the mode."""
-    train = config.get("train")
-    return {key: value for key, value in train.items() if key not in APART} if isinstance(train, dict) else {}
+    return {key: value for key, value in group_of(config, "train").items() if key not in APART}
 
 
 def _environment(reference: Reference, cell: Cell) -> list[FieldDifference]:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.base.grouping import grouped
+from bench.results.runfolder import group_of
 from bench.validate.run_records import Records
 from ddp.core.averaging import stays_apart
 from ddp.core.events import Progress
@@ -73,11 +74,8 @@ def higher_loss(known: Records) -> str:
 
 def _come_together(known: Records) -> bool:
     """Return whether replicas become equal again and again: otherwise a slow rank has another model."""
-    for header in known.headers:
-        config = header.spec.get("config")
-        averaging = config.get("averaging") if isinstance(config, dict) else None
-        if isinstance(averaging, dict) and stays_apart(averaging.get("elastic")):
-            return False
+    if any(stays_apart(group_of(group_of(each.spec, "config"), "averaging").get("elastic")) for each in known.headers):
+        return False
     return len(known.closed) >= ROUNDS or any(plan.in_step for plan in known.plans)
 
 

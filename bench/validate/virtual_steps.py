@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.results.runfolder import group_of
 from bench.results.schema import Metrics
 from bench.validate.run_records import Records
 from ddp.core.virtual_time import CONSTANT
@@ -25,10 +26,10 @@ APART = 0.05
 
 def otherwise_timed(m: Metrics, known: Records, config: dict[str, Any]) -> str:
     """Name the rank whose steps took other times than the settings give; empty: none."""
-    virtual, cluster = config.get("virtual"), config.get("cluster")
+    virtual = config.get("virtual")
     if m.engine != "virtual" or m.world_size == 1 or m.schema_version < KEPT or not isinstance(virtual, dict):
         return ""
-    given = cluster.get("speeds") if isinstance(cluster, dict) else None
+    given = group_of(config, "cluster").get("speeds")
     speeds = given if isinstance(given, list) and given else [1.0] * m.world_size
     for rank, took in sorted(known.stepped.items()):
         reports = [event for event in known.progress if event.rank == rank]

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bench.results.cells import micro_batches
+from bench.results.runfolder import group_of
 from bench.results.schema import Metrics
 from bench.results.schema_speed import Volume
 from ddp.backends import is_torch_native
@@ -52,8 +53,7 @@ def formula(m: Metrics, config: Mapping[str, Any]) -> int | None:
     whole = m.status == "ok" and not m.resumed and not m.faults
     if m.world_size == 1 or not whole or not m.parameters or not meetings or m.sync.kind == "none":
         return None
-    averaging = config.get("averaging")
-    settings: Mapping[str, Any] = averaging if isinstance(averaging, dict) else {}
+    settings = group_of(config, "averaging")
     elements = m.parameters - (m.frozen if m.sync.kind == "gradients" else 0)
     width, copies = width_of(m), 1 + (state_copies(m) if settings.get("optimizer_state") else 0)
     if m.sync.kind == "parameters" and m.backend != "cpu":

@@ -9,6 +9,7 @@ from statistics import fmean, median
 from typing import Any
 
 from bench.results.analysis.stream import RunRecords
+from bench.results.runfolder import group_of
 from bench.results.schema import Metrics, PeakMemory
 from bench.results.schema_speed import GradientNorm, StepCosts
 from ddp.core.event_parts import StepWork
@@ -67,8 +68,7 @@ def _peak(metrics: Metrics, config: Mapping[str, Any]) -> float | None:
     on_gpus = bool(metrics.devices) and all(device.startswith("cuda") for device in metrics.devices)
     if not on_gpus or not isinstance(names, list) or not names:
         return None
-    train = config.get("train")
-    precision = train.get("precision", "fp32") if isinstance(train, dict) else "fp32"
+    precision = group_of(config, "train").get("precision", "fp32")
     each = PEAKS.get(str(names[0]), {}).get(str(precision))
     places = list(zip(metrics.launcher.hosts if metrics.launcher else repeat(""), metrics.devices, strict=False))
     # Ranks that each see only their own device all name it device 0.

@@ -8,7 +8,7 @@ checkpoints exist as the settings ask for.
 from __future__ import annotations
 
 from bench.base.number_format import plural
-from bench.results.runfolder import Run
+from bench.results.runfolder import Run, group_of
 from bench.validate.due_records import unsaved
 from bench.validate.findings import Case
 from bench.validate.linear import apart, combine
@@ -51,11 +51,10 @@ def _unsaved(run: Run, known: Records) -> str:
 def _copies(run: Run, known: Records) -> str:
     """Name the copy of a state that differs from its original: a checkpoint, what a resumed run began with, or what a
     rank joined with; empty: none."""
-    settings = run.config.get("averaging")
     if not known.groups:
         return ""
     if not lost_nobody(run.metrics):
-        return joined_otherwise(known, settings if isinstance(settings, dict) else {})
+        return joined_otherwise(known, group_of(run.config, "averaging"))
     return saved_otherwise(known) or begun_otherwise(known)
 
 

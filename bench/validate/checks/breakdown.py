@@ -21,7 +21,7 @@ from operator import attrgetter
 
 from bench.base.grouping import grouped, summed
 from bench.base.number_format import plural
-from bench.results.runfolder import Run
+from bench.results.runfolder import Run, group_of
 from bench.validate.emulated_links import quicker_than_links
 from bench.validate.emulation import otherwise_slow
 from bench.validate.findings import UNBLOCKED, Case
@@ -223,8 +223,7 @@ def _rests_in_steps(run: Run, known: Records) -> str:
 
     A report may come in the middle of a step. So time that the report before left unused counts for the next one.
     """
-    cluster = run.config.get("cluster") if run.metrics.engine == "virtual" else None
-    if isinstance(cluster, dict) and cluster.get("links"):
+    if run.metrics.engine == "virtual" and group_of(run.config, "cluster").get("links"):
         return ""  # reports are dated by their arrival over the links
     since = {event.rank: event.at for event in known.ready}
     over: dict[int, float] = defaultdict(float)

@@ -15,6 +15,7 @@ from typing import Any
 from bench.base.grouping import grouped
 from bench.base.number_format import plural
 from bench.results.recompute import differences
+from bench.results.runfolder import group_of
 from bench.results.schema import Metrics
 from bench.validate.findings import Case
 from bench.validate.fingerprint import Fingerprint
@@ -33,8 +34,7 @@ def promised(m: Metrics, config: Mapping[str, Any]) -> bool:
     alike = m.engine == "solo" or (meets_every_step(m.policy) and not is_torch_native(m.backend))
     if m.engine == "graph" and m.world_size > 1:
         return False  # measured speeds decide each rank's share of a batch
-    train = config.get("train")
-    strict = isinstance(train, dict) and train.get("deterministic") is True
+    strict = group_of(config, "train").get("deterministic") is True
     if not strict and any(device.startswith("cuda") for device in m.devices):
         return False  # PyTorch's kernels may add in any order
     return alike and not m.faults and not m.scripted_faults and not m.late

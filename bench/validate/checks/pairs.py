@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bench.base.number_format import plural
 from bench.results.cells import Cell
+from bench.results.runfolder import group_of
 from bench.results.schema import Metrics
 from bench.validate.checks.levels import trained
 from bench.validate.findings import Case
@@ -72,8 +73,7 @@ def _solo(case: Case, reference: Reference, mine: Metrics) -> tuple[float, float
 
 def _coarse(cell: Cell) -> bool:
     """Return whether single values are rounded more coarsely than in single precision."""
-    train = cell.runs[0].config.get("train")
-    half = isinstance(train, dict) and train.get("precision") in HALF
+    half = group_of(cell.runs[0].config, "train").get("precision") in HALF
     return half or any(device.startswith("cuda") for device in cell.about.devices)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pydantic import JsonValue
 
 from bench.base.number_format import plural
-from bench.results.runfolder import Run
+from bench.results.runfolder import Run, group_of
 from bench.results.schema import Elche, Metrics
 from bench.validate.findings import UNBLOCKED, Case
 from bench.validate.guard_rule import against_guard
@@ -34,7 +34,7 @@ def check(case: Case) -> Verdict | None:
     if not schedules:
         return None
     for run, elche in schedules:
-        settings = _settings(run)
+        settings = group_of(run.config, "policy")
         began = run.metrics.resumed is None  # else the first order uses measurements from before
         if wrong := beyond_settings(elche, settings, began) or beyond_orders(run.metrics, elche, settings):
             return verdict("FAIL", "windows", case.cell, f"seed {run.metrics.seed}, {wrong}")
@@ -44,14 +44,9 @@ def check(case: Case) -> Verdict | None:
     return verdict("PASS", "windows", case.cell, f"none of {plural(windows, 'window')} is longer than ordered")
 
 
-def _settings(run: Run) -> dict[str, JsonValue]:
-    policy = run.config.get("policy")
-    return policy if isinstance(policy, dict) else {}
-
-
 def _against_rules(run: Run, known: Records) -> str:
     """Name the order that does not follow the rule of its policy; empty: none."""
-    return next(filter(None, _rules(run.metrics, known, _settings(run))), "")
+    return next(filter(None, _rules(run.metrics, known, group_of(run.config, "policy"))), "")
 
 
 def _rules(m: Metrics, known: Records, settings: Mapping[str, JsonValue]) -> Iterator[str]:

@@ -7,6 +7,7 @@ from statistics import fmean, median
 from typing import Any
 
 from bench.results.cells import micro_batches
+from bench.results.runfolder import group_of
 from bench.results.schema import Metrics
 from bench.validate.recount.figure import Figure
 from bench.validate.run_records import Records
@@ -31,11 +32,11 @@ def identity(m: Metrics, known: Records, config: Mapping[str, Any]) -> Iterator[
             wanted = wanted.get(word) if isinstance(wanted, Mapping) else None
         if wanted is not None:
             yield Figure(field, getattr(m, field), wanted)
-    train = config.get("train")
-    if isinstance(train, Mapping) and isinstance(train.get("batch_size"), int):
+    train = group_of(config, "train")
+    if isinstance(train.get("batch_size"), int):
         yield Figure("batch_size", m.batch_size, train["batch_size"] * micro_batches(config))
     # Without a configured ratio it is the recipe's, which is 0 for bundled models. One rank needs no scaling.
-    ratio, code = train.get("lr_scale_ratio") if isinstance(train, Mapping) else None, config.get("code") or ()
+    ratio, code = train.get("lr_scale_ratio"), config.get("code") or ()
     if (
         ratio is not None
         or m.world_size == 1
@@ -49,7 +50,7 @@ def identity(m: Metrics, known: Records, config: Mapping[str, Any]) -> Iterator[
     yield Figure("parameters", m.parameters, ready[0].parameters)
     yield Figure("frozen", m.frozen, ready[0].frozen)
     yield Figure("loader", m.loader, [event.loader for event in ready if event.loader])
-    kind = loading.get("kind") if isinstance(loading := config.get("loader"), Mapping) else None
+    kind = group_of(config, "loader").get("kind")
     # Data that does not fit the device's memory is streamed, and a note says so.
     if kind == "streaming" or (kind == "resident" and not any(event.note for event in ready)):
         yield Figure(f"loader, as set ({kind})", sorted({*m.loader} - {kind}), [])
