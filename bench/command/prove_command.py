@@ -54,6 +54,15 @@ class ProofOrder:
             known.append(plan)
 
 
+@dataclass
+class Proofs:
+    """What came out, each with the name of its model."""
+
+    modes: list[tuple[str, Proof]] = field(default_factory=list)
+    wholes: list[tuple[str, WholeBatch]] = field(default_factory=list)
+    """Comparisons with the whole batch on one device."""
+
+
 def _provable(config: Config) -> None:
     """Raise UsageError for step settings that the reference loop in plain PyTorch does not support."""
     from bench.prove.tasks import refuse_unproved
@@ -80,24 +89,21 @@ def prove(arguments: list[str], parser: argparse.ArgumentParser, verbs: tuple[st
     options, words = parser.parse_known_args(arguments)
     if not 1 <= options.steps <= MOST_STEPS or not options.batch >= 2:
         raise UsageError(f"--steps must be from 1 to {MOST_STEPS}, and --batch 2 or more")
-    proofs: list[tuple[str, Proof]] = []
-    wholes: list[tuple[str, WholeBatch]] = []
+    proofs = Proofs()
     if paths := [word for word in words if "=" not in word and not word.startswith("-")]:
         if len(words) > 1:
             raise UsageError("a run of a script is proved by itself: give its folder alone")
-        _prove_run(paths[0], options, proofs, wholes)
+        _prove_run(paths[0], options, proofs)
     else:
-        _prove_models(words, verbs, options, proofs, wholes)
-    print(*table(proofs, wholes), sep="\n")
+        _prove_models(words, verbs, options, proofs)
+    print(*table(proofs), sep="\n")
     if options.json is not None:
-        _write(options, proofs, wholes)
-    verdicts = {proof.verdict for _, proof in proofs}
+        _write(options, proofs)
+    verdicts = {proof.verdict for _, proof in proofs.modes}
     return Exit.REGRESSION if "different" in verdicts else Exit.INCONCLUSIVE if "not proved" in verdicts else Exit.OK
 
 
-def _prove_run(
-    path: str, options: argparse.Namespace, proofs: list[tuple[str, Proof]], wholes: list[tuple[str, WholeBatch]]
-) -> None:
+def _prove_run(path: str, options: argparse.Namespace, proofs: Proofs) -> None:
     """Add what comes out for the mode of a run of a script, through that script. Raise UsageError."""
     from bench.command.rerun import run_in
     from bench.runner.script_again import ProofSize, prove_script
@@ -109,17 +115,11 @@ def _prove_run(
         if not run.config.get("script"):
             raise UsageError(f"{path}: no script made it: give model={run.metrics.model} mode={run.metrics.mode}")
         report = prove_script(run, Path(folder), ProofSize(options.steps, options.batch))
-    proofs.append((run.metrics.model, report.proof))
-    wholes += [] if report.whole is None else [(run.metrics.model, report.whole)]
+    proofs.modes.append((run.metrics.model, report.proof))
+    proofs.wholes += [] if report.whole is None else [(run.metrics.model, report.whole)]
 
 
-def _prove_models(
-    words: list[str],
-    verbs: tuple[str, ...],
-    options: argparse.Namespace,
-    proofs: list[tuple[str, Proof]],
-    wholes: list[tuple[str, WholeBatch]],
-) -> None:
+def _prove_models(words: list[str], verbs: tuple[str, ...], options: argparse.Namespace, proofs: Proofs) -> None:
     """Add what comes out for each model that the overrides choose. Raise UsageError."""
     order = ProofOrder()
     if not any(word.lstrip("+").partition("=")[0] in WAYS for word in words):
@@ -129,17 +129,11 @@ def _prove_models(
     for (model, _, how), plans in order.plans.items():
         named = ", ".join([model, *(f"{key} {value}" for key, value in how.given.items())])
         with usage():
-            _prove(named, plans, options, proofs, wholes)
+            _prove(named, plans, options, proofs)
 
 
-def _prove(
-    model: str,
-    plans: list[RunPlan],
-    options: argparse.Namespace,
-    proofs: list[tuple[str, Proof]],
-    wholes: list[tuple[str, WholeBatch]],
-) -> None:
-    """Append the results of one model to `proofs` and `wholes`, in the order of its plans."""
+def _prove(model: str, plans: list[RunPlan], options: argparse.Namespace, proofs: Proofs) -> None:
+    """Append the results of one model, in the order of its plans."""
     from bench.prove.proof import Way, prove
     from bench.prove.whole_batch import whole
 
@@ -153,24 +147,24 @@ def _prove(
         (proof.mode, proof.ranks): proof
         for proof in prove(task, ways, options.steps, options.batch, seed, first.job.preload, how)
     }
-    proofs += [(model, results[way.mode, way.ranks]) for way in ways]
+    proofs.modes += [(model, results[way.mode, way.ranks]) for way in ways]
     for ranks in sorted({way.ranks for way in ways} - {1}):
-        wholes.append((model, whole(task, ranks, options.steps, options.batch, seed, how)))
+        proofs.wholes.append((model, whole(task, ranks, options.steps, options.batch, seed, how)))
 
 
-def _write(options: argparse.Namespace, proofs: list[tuple[str, Proof]], wholes: list[tuple[str, WholeBatch]]) -> None:
+def _write(options: argparse.Namespace, proofs: Proofs) -> None:
     """Write the file. Raise UsageError."""
     body = {
         "steps": options.steps,
         "batch": options.batch,
-        "proofs": [{"model": model, **asdict(proof)} for model, proof in proofs],
-        "whole_batch": [{"model": model, **asdict(whole)} for model, whole in wholes],
+        "proofs": [{"model": model, **asdict(proof)} for model, proof in proofs.modes],
+        "whole_batch": [{"model": model, **asdict(whole)} for model, whole in proofs.wholes],
     }
     with usage(), writing("the results"):
         write_json(options.json, body)
 
 
-def table(proofs: list[tuple[str, Proof]], wholes: list[tuple[str, WholeBatch]]) -> list[str]:
+def table(proofs: Proofs) -> list[str]:
     """Return a row for each proof, and a line on each comparison with the whole batch."""
     rows = [
         [
@@ -184,7 +178,7 @@ def table(proofs: list[tuple[str, Proof]], wholes: list[tuple[str, WholeBatch]])
             proof.precision.partition(",")[0],
             "; ".join(filter(None, (proof.why, proof.precision.partition(", ")[2]))),
         ]
-        for model, proof in proofs
+        for model, proof in proofs.modes
     ]
     headers = [
         "model",
@@ -200,7 +194,7 @@ def table(proofs: list[tuple[str, Proof]], wholes: list[tuple[str, WholeBatch]])
         "why",
     ]
     lines = tabulate(rows, headers, disable_numparse=True).splitlines()
-    for model, whole in wholes:
+    for model, whole in proofs.wholes:
         differences = f"gradients {whole.gradients:.1e}, parameters {whole.parameters:.1e}, loss {whole.loss:.1e}"
         lines.append(
             f"{model}, {whole.ranks} slices against the whole batch on one device: {differences} ({whole.why})"
