@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
-from omegaconf import open_dict
 
 from bench import models
 from bench.base import environment
@@ -69,10 +68,7 @@ def configurations() -> Digests:
     found: Digests = {}
     with composing() as compose:
         for words in _command_lines():
-            composed = compose(list(words))
-            with open_dict(composed):
-                del composed["hydra"]
-            config = typed(composed)
+            config = typed(compose(list(words)))
             found[" ".join(words)] = plan(config, models.load(config.model.name), DATA, machine).spec.config_hash
     return found
 

@@ -19,8 +19,6 @@ from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from omegaconf import open_dict
-
 from bench import models
 from bench.config.compose import composing
 from bench.config.composed import typed
@@ -71,10 +69,7 @@ class Cost:
 def planned(words: Sequence[str]) -> RunPlan:
     """The run that a command line asks for."""
     with composing() as compose:
-        composed = compose(list(words))
-        with open_dict(composed):
-            del composed["hydra"]
-        config = typed(composed)
+        config = typed(compose(list(words)))
         return plan(config, models.load(config.model.name), DATA, Machine(cores=2, gpus=0))
 
 

@@ -80,10 +80,10 @@ def blocks(path: Path, most: int = RECORDS) -> Iterator[bytes]:
         yield rest
 
 
-def whole_lines(path: Path, most: int = RECORDS) -> Iterator[bytes]:
+def whole_lines(path: Path) -> Iterator[bytes]:
     """Yield the lines without their line ends. Leaves out a last line that a killed process did not finish. Raises
     OSError."""
-    return (line[:-1] for line in lines(path, most) if line.endswith(b"\n"))
+    return (line[:-1] for line in lines(path) if line.endswith(b"\n"))
 
 
 def size(path: Path, most: int) -> int:

@@ -249,12 +249,12 @@ def size(value: float | None) -> str:
     return f"{value:.0f} B"
 
 
-def fixed(sample: Sample, places: int, factor: float = 1.0, unit: str = "") -> str:
+def fixed(sample: Sample, places: int) -> str:
     """Format `mean ± sd` with so many decimals; without sd where there is only one value."""
     if sample.mean is None:
         return NONE
-    spread = f" ± {grouped(factor * sample.sd, places)}" if sample.sd is not None else ""
-    return f"{grouped(factor * sample.mean, places)}{spread}{unit}"
+    spread = f" ± {grouped(sample.sd, places)}" if sample.sd is not None else ""
+    return f"{grouped(sample.mean, places)}{spread}"
 
 
 def speeds(sample: Sample) -> str:

@@ -51,9 +51,9 @@ def unlinked(line: bytes) -> bytes:
     return b"%b}" % line[:-_SUFFIX] if digest_of(line) else line
 
 
-def chained(lines: Iterable[bytes], before: bytes = START) -> Iterator[bytes]:
-    """Yield lines (without newlines), each with its digest. `before`: digest of the line before the first one."""
-    size = len(START)
+def chained(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the lines of a file (without newlines), each with its digest."""
+    before, size = START, len(START)
     for line in lines:  # same as `linked`, but without two function calls per line
         body = line[:-1]
         before = sha256(before + body).hexdigest()[:size].encode()

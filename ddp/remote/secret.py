@@ -22,12 +22,11 @@ from ddp.process.scratch import places
 KEY_BYTES = 32
 
 
-def own_key(folder: Path | None = None) -> bytes:
+def own_key() -> bytes:
     """Return this user's key on this host, and create it at the first call. Raises OSError; ValueError if other users can
     access its file."""
     memory, disk = places()
-    where = folder or (memory if os.access(memory, os.W_OK) else disk)
-    path = where / f"ddp-key-{os.getuid()}"
+    path = (memory if os.access(memory, os.W_OK) else disk) / f"ddp-key-{os.getuid()}"
     with suppress(FileNotFoundError):
         return _read(path)
     made = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
