@@ -96,5 +96,6 @@ class SimulatedCollectives:
                 meeting.missed |= {rank for rank in meeting.here if self._torn(rank)}
                 continue
             del self._meetings[key]
+            took = self._wire_s(self._members[generation], key[1])
             for _, broke in meeting.here.values():
-                self._timeline.after(self._wire_s(self._members[generation], key[1]), broke)
+                self._timeline.after(took, broke)

@@ -53,7 +53,9 @@ class Meetings:
         if rank.group is not None:
             self._collectives.tear(rank.group[0])
         rank.group, rank.met = (order.generation, order.members), 0
-        rank.lives = dict(zip(order.members, order.lives, strict=True)) if order.lives else {}
+        # Only looked at there: of each rank a table of all ranks would be gigabytes of ten thousand.
+        known = self._ranks.costs.joins_alone and order.lives
+        rank.lives = dict(zip(order.members, order.lives, strict=True)) if known else {}
         rank.joining = order.generation
 
         def then() -> None:
