@@ -78,17 +78,6 @@ def test_what_each_loss_of_a_rank_costs_is_its_own() -> None:
     assert second.action == "went on with ranks 0 and 2; 32 of its samples were trained again"
 
 
-def test_a_process_that_is_lost_before_it_has_joined_leaves_a_result() -> None:
-    """The command ended with exit code 6, without a result."""
-    every = make_records(SPEC)
-    own = [place for place, record in enumerate(every) if getattr(record, "rank", None) == 1]
-    lost = [events.Lost(every[own[0]].at, 1, "gone"), commands.Drop(1, "gone")]  # type: ignore[union-attr]
-    others = [record for record in every if getattr(record, "rank", None) != 1]
-    metrics = make_metrics(SPEC, [*others[: own[0]], *lost, *others[own[0] :]])
-    assert metrics.throughput.per_rank[1] == 0
-    assert [fault.rank for fault in metrics.faults] == [1]
-
-
 @pytest.mark.parametrize(
     ("words", "reason", "kind", "text"),
     [

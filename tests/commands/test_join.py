@@ -13,9 +13,10 @@ from bench.command import join_command
 from bench.command.join_command import Answers, _check
 from bench.results.runfolder import find_runs, read_records
 from ddp.core.commands import Drop, Restart
-from ddp.core.events import Progress
+from ddp.core.events import Lost, Progress
 from ddp.core.join_events import Joined, Offered
 from ddp.core.joining import OFFERED
+from tests.bench.streams import make_metrics, make_records, make_spec
 from tests.commands.killed_runs import QUIET, command, in_model
 from tests.warm import PICTURES, Warm, wait_for
 
@@ -77,6 +78,18 @@ def test_a_rank_that_is_lost_before_it_has_joined_is_not_waited_for() -> None:
     answers.add(Drop(2, "killed"))
     answers.add(Progress(3.0, 0, 0, 1, 8, 0.1, 1.0, 0.1))
     assert (answers.open, answers.lost, answers.joined) == (False, {2}, set())
+
+
+def test_a_process_that_is_lost_before_it_has_joined_leaves_a_result() -> None:
+    """The command ended with exit code 6, without a result."""
+    spec = make_spec("nccl_cadence", 3)
+    every = make_records(spec)
+    own = [place for place, record in enumerate(every) if getattr(record, "rank", None) == 1]
+    lost = [Lost(every[own[0]].at, 1, "gone"), Drop(1, "gone")]  # type: ignore[union-attr]
+    others = [record for record in every if getattr(record, "rank", None) != 1]
+    metrics = make_metrics(spec, [*others[: own[0]], *lost, *others[own[0] :]])
+    assert metrics.throughput.per_rank[1] == 0
+    assert [fault.rank for fault in metrics.faults] == [1]
 
 
 def test_two_commands_that_offer_at_once_count_their_own_ranks_only() -> None:
