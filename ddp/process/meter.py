@@ -18,10 +18,12 @@ from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 
+from ddp.core.errors import OutOfResources
 from ddp.core.event_parts import WorkSeconds
 from ddp.core.measurements import Memory
 from ddp.process.clock import core_pace, core_wait, now
 from ddp.process.codec import MeasuredSlice
+from ddp.process.resource_errors import shortage
 
 if TYPE_CHECKING:
     import torch
@@ -162,7 +164,7 @@ class Meter:
             self.flush()
 
     def flush(self) -> None:
-        """Write all slices and the present memory out."""
+        """Write all slices and the present memory out. Raises OutOfResources."""
         rank, self._written = self.rank, now()
         lines = _ENCODER.encode_lines([*self._slices, *self._hidden])
         if (resident := _resident()) is not None:
@@ -175,8 +177,8 @@ class Meter:
                     self._torn = False
                 file.write(lines)
         except OSError as error:
-            error.filename = str(self._path)  # a full disk's error has no file name
-            raise
+            error.filename = os.path.realpath(self._path)  # a full disk's error has no file name
+            raise OutOfResources(f"its measurements cannot be written: {shortage(error)}") from error
         self._flushed = self._last
         self._slices.clear()
         self._hidden.clear()

@@ -13,6 +13,8 @@ import pytest
 import torch
 
 from ddp.checkpoint.checkpoint import part_folder, save
+from ddp.core.errors import OutOfResources
+from ddp.process.meter import Meter
 
 
 @contextmanager
@@ -43,3 +45,15 @@ def test_a_part_for_which_there_is_no_descriptor_is_named(tmp_path: Path) -> Non
     with limited(resource.RLIMIT_NOFILE, first), pytest.raises(OSError, match="Too many open files") as caught:
         save(tmp_path, 3, "rank-1.pt", {})
     assert caught.value.filename == str(part_folder(tmp_path, 3) / "rank-1.pt")
+
+
+def test_measurements_without_room_name_the_full_disk_and_are_no_bug(tmp_path: Path) -> None:
+    """The run ended with a traceback, which named a link in memory."""
+    disk, memory = tmp_path / "disk", tmp_path / "memory"
+    disk.mkdir()
+    memory.mkdir()
+    (memory / "slices-0.jsonl").symlink_to(disk / "slices-0.jsonl")
+    meter = Meter(0, memory, torch.device("cpu"))
+    with limited(resource.RLIMIT_FSIZE, 0), pytest.raises(OutOfResources, match="File too large") as caught:
+        meter.flush()
+    assert str(disk / "slices-0.jsonl") in str(caught.value)
