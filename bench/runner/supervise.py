@@ -58,17 +58,23 @@ def supervise(arguments: Sequence[str]) -> int:
 def _run(command: list[str], environ: dict[str, str]) -> int:
     """Return the exit code of a command, negative if an unexpected signal killed it. Passes on the signals that end
     this process; the command counts a signal sent to the whole group, such as Ctrl-C, only once."""
-    signals: list[int] = []
+    signals, untold = list[int](), list[int]()
+    child: subprocess.Popen[bytes] | None = None
 
     def tell(number: int, frame: FrameType | None) -> None:
         signals.append(number)
-        child.send_signal(number)  # nothing, if it has ended
+        if child is None:
+            untold.append(number)
+        else:
+            child.send_signal(number)  # nothing, if it has ended
 
     heard = [number for number in ENDING if signal.getsignal(number) != signal.SIG_IGN]  # `nohup`
-    with held_back():  # the command imports first, and an interrupt then would show a traceback
-        child = subprocess.Popen(command, env=environ)
-        before = {number: signal.signal(number, tell) for number in heard}
+    before = {number: signal.signal(number, tell) for number in heard}
     try:
+        with held_back():  # the command imports first, and an interrupt then would show a traceback
+            child = subprocess.Popen(command, env=environ)
+        for number in untold[:1]:  # another thread received it before there was a command to tell
+            child.send_signal(number)
         code = child.wait()
     finally:
         for number, handler in before.items():

@@ -17,7 +17,7 @@ from bench.command import cli
 
 def test_an_error_without_a_file_names_none() -> None:
     for error, told in (
-        (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
+        (OSError(errno.EACCES, "Permission denied"), "Permission denied"),
         (OSError("just so"), "just so"),
         (FileNotFoundError(2, "No such file or directory", "x"), "No such file or directory: x"),
     ):
@@ -26,9 +26,11 @@ def test_an_error_without_a_file_names_none() -> None:
         assert str(caught.value) == told
 
 
-def test_a_reader_that_leaves_is_no_mistake_of_the_users() -> None:
-    with pytest.raises(BrokenPipeError), usage():
-        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+@pytest.mark.parametrize("number", [errno.EPIPE, errno.ENOSPC])
+def test_neither_a_reader_that_leaves_nor_a_full_disk_is_a_mistake_of_the_users(number: int) -> None:
+    with pytest.raises(OSError, match="it is so") as caught, usage():
+        raise OSError(number, "it is so")
+    assert caught.value.errno == number
 
 
 def _said(monkeypatch: pytest.MonkeyPatch, command: object, stdout: io.TextIOWrapper) -> int:
