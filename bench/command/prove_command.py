@@ -56,7 +56,7 @@ class ProofOrder:
 
 @dataclass
 class Proofs:
-    """What came out, each with the name of its model."""
+    """Results of checks, each with the name of its model."""
 
     modes: list[tuple[str, Proof]] = field(default_factory=list)
     wholes: list[tuple[str, WholeBatch]] = field(default_factory=list)
