@@ -34,7 +34,8 @@ LEAST_PACE = 1e-9
 """Seconds per sample below which nothing is measured."""
 CROWDED, SHARED, TWICE = 1.0, 0.25, 2.0
 """A rank is on a crowded machine if it waits for a core for this multiple of the time that its work took before: the second
-one explains work that takes up to `TWICE` as long, as a core that is shared is slower while it runs, too."""
+one explains work that takes up to `TWICE` as long, as a core that is shared is slower while it runs, too. So does a machine
+that was slow in one of the last `LEAST` windows: it slows ranks by different factors, and they recover one by one."""
 LEAST_S = 0.1
 """Least seconds of work in a window: shorter ones between two averages are combined."""
 COMPUTE, INPUT, HOST, LINK = "compute", "input", "host", "link"
@@ -121,6 +122,8 @@ class _RankWindows:
     sound: deque[_Pace] = field(default_factory=lambda: deque(maxlen=KEPT))
     compute: float = 1.0
     """Computing in the last window relative to the usual."""
+    beside: deque[float] = field(default_factory=lambda: deque(maxlen=LEAST))
+    """How many times as long as usual the other ranks computed in its last windows."""
     past: deque[tuple[float, float, int]] = field(default_factory=lambda: deque(maxlen=KEPT))
     """(end, seconds of computing, samples) of the last windows."""
     scatter: Scatter = field(default_factory=Scatter)
@@ -207,14 +210,17 @@ class SlowFold:
             return
         usual = _median(own.sound)
         ratio = pace.own / max(usual.own, LEAST_PACE)
-        others = max(self._others(rank, pace.began), pace.core / usual.core if usual.core else 1.0)
+        own.beside.append(self._others(rank, pace.began))
+        others = max(own.beside[-1], pace.core / usual.core if usual.core else 1.0)
         own.compute = pace.compute / max(usual.compute, LEAST_PACE)
         if ratio < SOUND:
             own.sound.append(pace)
-        beside = ratio / max(others, 1.0)
+        beside, watched = ratio / max(others, 1.0), own.work.named is None
         self._change(rank, own.work, pace, usual, beside, others, at)
-        turned, watched = own.work.enter(pace, beside), own.work.named is None
-        if watched and not own.scatter.enter(math.log(max(beside, 1.0)), len(own.work.row)):
+        # A slow machine slows its ranks by different factors.
+        explained = watched and beside < TWICE and max(own.beside) >= SLOW
+        turned = own.work.enter(pace, 1.0 if explained else beside)
+        if watched and not explained and not own.scatter.enter(math.log(max(beside, 1.0)), len(own.work.row)):
             turned = False
         if turned:
             own.scatter.forget()

@@ -123,6 +123,16 @@ def test_so_is_one_that_is_hardly_slower_than_all_others() -> None:
     assert (named.rank, named.cause) == (0, HOST)
 
 
+def test_one_that_recovers_later_than_the_others_is_still_slow_for_its_host() -> None:
+    """Found in a clean run: for half a minute both ranks took 1.7 times as long, then one of them for a second alone."""
+    crowded = [SOUND] * 5 + [(0.34, 0.0, 0.34)] * 4
+    assert [each.cause for each in fed(*crowded, *[(0.37, 0.0, 0.2)] * 2, *[SOUND] * 3).ranks] == [HOST, HOST]
+    assert [each.cause for each in fed(*crowded, *[(0.37, 0.0, 0.2)] * 9).ranks] == [HOST, HOST, COMPUTE]
+    assert [each.cause for each in fed(*crowded, *[(0.85, 0.0, 0.34)] * 2).ranks] == [HOST, HOST, COMPUTE], (
+        "more than that"
+    )
+
+
 def test_one_that_is_slow_beside_that_is_named_for_itself() -> None:
     (named,) = fed(*[SOUND] * 5, *[(0.4, 0.2, 0.2)] * 3).ranks
     assert (named.rank, named.cause, named.factor) == (0, COMPUTE, 2.0)
