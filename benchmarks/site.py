@@ -29,6 +29,8 @@ CONFIG = ROOT / "mkdocs.yml"
 KINDS = {"tutorial": "Tutorial", "how-to": "How to", "reference": "Reference", "explanation": "Why"}
 """Folder of the documents -> what the site calls it."""
 REPORTS = {"example": "Many modes", "scaling": "Scaling"}
+MEASURED = ("faults", "goodput", "gpu", "prediction", "proofs", "scale", "seeds", "virtual")
+"""Folders of reports whose Markdown is a page of the site."""
 PACKAGES = ("ddp", "bench", "ddp.data", "ddp.parallel")
 """What users import; their `__all__` is in the reference."""
 _THEMED = re.compile(r'<picture>.*?<img src="([^"]+)" alt="([^"]*)"></picture>')
@@ -56,7 +58,21 @@ def assemble(folder: Path) -> list[Any]:
     for kind, title in KINDS.items():
         sections.append({title: [page.relative_to(folder).as_posix() for page in _ordered(folder / kind)]})
     sections.append({"Python": [{package: f"api/{package}.md"} for package in PACKAGES]})
-    return [*sections, {"Example reports": "reports/index.md"}]
+    return [*sections, {"Measured": _measured(folder)}, {"Example reports": "reports/index.md"}]
+
+
+def _measured(folder: Path) -> list[str]:
+    """Write the pages of measurements, and the files that they link to; return their order."""
+    pages = []
+    for source in sorted(page for name in MEASURED for page in (ROOT / "reports" / name).glob("*.md")):
+        text, page = source.read_text(encoding="utf-8"), folder / source.relative_to(ROOT)
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(text.replace("](../../docs/", "](../../"), encoding="utf-8")
+        for link in (match[2] for match in _LINK.finditer(text)):
+            if (source.parent / link).is_file() and "/" not in link and not link.endswith(".md"):
+                shutil.copyfile(source.parent / link, page.parent / link)
+        pages.append(page.relative_to(folder).as_posix())
+    return pages
 
 
 def _ordered(folder: Path) -> list[Path]:
@@ -80,10 +96,11 @@ def switched(text: str, folder: str = "") -> str:
 
 
 def to_reports(text: str) -> str:
-    """Lead links to example reports and to README.md to their pages on the site."""
+    """Lead links to reports and to README.md to their pages on the site."""
 
     def led(match: re.Match[str]) -> str:
-        target = re.sub(r"^((?:\.\./)*?)(?:\.\./)?(reports/\w+)/report\.md$", r"\1\2/report.html", match[2])
+        target = re.sub(r"^((?:\.\./)*?)(?:\.\./)?reports/", r"\1reports/", match[2])
+        target = re.sub(r"(reports/\w+)/report\.md$", r"\1/report.html", target)
         target = re.sub(r"^\.\./\.\./README\.md", "../index.md", target)
         return f"{match[1]}{target}{match[3]}"
 
