@@ -65,9 +65,9 @@ HEAD = """# Real against virtual
 
     python -m benchmarks.goodput --write
 
-Ten scripted histories: three ranks of `mlp` on digits as processes, each at a twentieth of its speed, and the same script in
-virtual time at the costs of that run. Counted from the first step. Load: processes that
-ran or waited for a core as the run began, others' too."""
+Ten scripts of faults, each played twice: by three processes that train `mlp` at a twentieth of their speed, and in
+virtual time at the costs of that run. Shares of the time from the first step on. *Load*: processes of the whole
+machine that used or waited for a core as the run began."""
 
 
 @dataclass(frozen=True)

@@ -62,14 +62,16 @@ HEAD = """# One GPU
 """
 ALONE = """## One rank
 
-With one rank every mode runs the program of `solo`, without collectives: modes differ by chance. ms: median of a run's
-steps. `x DDP`: that of `torch_ddp` over it, same model, precision and round; of several rounds the range. Parts of a step
-are timed by waiting for the device: a loop that waits for nothing is faster. Most of a step here is launching kernels,
-which is the processor's work and differs by a quarter from run to run."""
+With one rank every mode runs the program of `solo`, without collectives: modes differ by chance. *ms*: median step
+of a run. *x DDP*: the step of `torch_ddp` divided by it, for the same model, precision and round; of several rounds
+the range. *computing*: share of the rank's time. The parts of a step are timed by waiting for the device, so a loop
+without timing is faster. Most of a step here is launching kernels: work of the processor, which differs by a quarter
+from run to run."""
 TOGETHER = """## Two ranks that share it
 
-They meet over gloo, as NCCL refuses them. Each run is audited: steps, averages and evaluations, done again in plain PyTorch
-in a process of its own. `torch_fsdp` is refused there: PyTorch's ends its process over gloo."""
+Collectives go over gloo, as NCCL refuses two ranks on one GPU. Each run is audited: another process repeats steps,
+averages and evaluations in plain PyTorch. *Equal*: repetitions that agree. `torch_fsdp` is refused: PyTorch's ends
+its process here."""
 
 
 def train(rounds: int, seconds: float, out: Path) -> None:
@@ -101,7 +103,8 @@ def lead(runs: Sequence[Run]) -> str:
     """Return what both tables come to; `runs`: those of several ranks."""
     equal = sum(all(item.outcome == "equal" for item in read(run.path).items) for run in runs)
     return (
-        f"No order of modes is shown. Two ranks that share a GPU match plain PyTorch in {equal} of {len(runs)} modes."
+        f"These runs do not show which mode is faster. Two ranks that share a GPU match plain PyTorch in {equal} of "
+        f"{len(runs)} modes."
     )
 
 

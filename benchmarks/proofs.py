@@ -25,9 +25,10 @@ HEAD = f"""# Proofs
 
     python -m benchmarks.proofs --write
 
-`bench prove` on 1 to 4 ranks: {STEPS} steps, or averages, of batches of {BATCH}, against plain PyTorch on one device. Exact:
-so many combinations of model and number of ranks have equal bits. Close: so many have not, with the largest difference of
-gradients or parameters. The last {len(BROUGHT)} models are a user's, with a parameter that no loss has to do with."""
+`bench prove` compares {STEPS} steps, or averages, of batches of {BATCH} with plain PyTorch on one device, on 1 to 4 ranks.
+*Exact*: combinations of model and number of ranks with equal bits. *Close*: those without, and the largest difference
+of gradients or parameters. The last {len(BROUGHT)} models are written as a user might, with a parameter that the
+loss does not use."""
 
 
 def prove(name: str) -> int:

@@ -54,7 +54,8 @@ def diloco() -> tuple[list[str], bool]:
     held = [cell for cell in grid() if cell[0] not in FITTED]
     about = (
         "Measured by others (diloco-measured, 4 x L40S). Fitted on windows of 1 and 128 steps, predicted at 8 and 32, by "
-        f"one form with {model.size} parameters (`bench/predict/utilisation.py`), chosen with the whole grid in sight. "
+        f"one formula with {model.size} parameters, H steps between averages and B Mbit/s: H / (H (1 + e) + (a / B) "
+        "(1 + b / B) (1 - k H)) (`bench/predict/utilisation.py`). It was chosen with all these measurements known. "
         "`python -m benchmarks.published_traces diloco` made this page.\n\n"
         f"a = {model.a:,.0f}, b = {model.b:.3g} Mbit/s, e = {model.e:.3g}, k = {model.k:.3g}"
     )

@@ -29,9 +29,9 @@ FIGURES: dict[str, Callable[[Metrics], float]] = {
     "training, s": lambda m: m.time_s.train,
     "averages": lambda m: m.sync.count,
     "an average, ms (median)": lambda m: m.sync.ms_p50 or 0.0,
-    "of the time of ranks computing, %": lambda m: 100 * fmean(rank.compute for rank in m.breakdown),
-    "on the wire, %": lambda m: 100 * fmean(rank.comm for rank in m.breakdown),
-    "waiting, %": lambda m: 100 * fmean(rank.wait for rank in m.breakdown),
+    "ranks computing, % of their time": lambda m: 100 * fmean(rank.compute for rank in m.breakdown),
+    "ranks communicating, %": lambda m: 100 * fmean(rank.comm for rank in m.breakdown),
+    "ranks waiting, %": lambda m: 100 * fmean(rank.wait for rank in m.breakdown),
 }
 """What is shown of a run."""
 
@@ -69,7 +69,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="real runs of each mode")
     parser.add_argument("--write", action="store_true", help="write the table into reports/scale")
     asked = parser.parse_args()
-    lines = ["| mode | | predicted | real, mean (range) | off |", "|---|---|---|---|---|"]
+    lines = ["| mode | figure | predicted | real, mean (range) | error |", "|---|---|---|---|---|"]
     for mode in asked.modes.split(","):
         found = rows(asked.tree, mode, tuple(range(asked.seeds)))
         print("\n".join(found), flush=True)

@@ -205,7 +205,9 @@ def table(slow: Counter[tuple[str, str]], clean: Counter[tuple[str, str]], runs:
     text = (
         f"{good} of {phases} phases of {FACTORS[0]} to {FACTORS[1]:.0f} times are named right within {WITHIN} windows."
     )
-    return f"{tabulate(rows, headers='keys', tablefmt='pipe')}\n\n{text} {runs} clean runs: {false} ranks are named."
+    return (
+        f"{tabulate(rows, headers='keys', tablefmt='pipe')}\n\n{text} In {runs} clean runs {false} were named falsely."
+    )
 
 
 def main() -> int:

@@ -48,8 +48,9 @@ HEAD = """# torchft beside ours
 
     pip install -e '.[torchft]' && python -m benchmarks.torchft_matrix --write
 
-The same cells of the fault matrix, in turn: three ranks as processes, each lost one restarted, with torchft's collectives
-(`torchft_*`) and with ours (`nccl_*`). DiLoCo is `averaging.outer=nesterov`. Runs that did not end: median / worst."""
+The same cells of the [fault matrix](README.md) (its terms hold here), in turn with torchft's collectives
+(`torchft_*`) and with ours (`nccl_*`): three processes, of which each lost one is restarted. DiLoCo is
+`averaging.outer=nesterov`. Times and samples are those of runs that did not end: median / worst."""
 
 
 def blows(policy: str, backend: str) -> Iterator[FaultCell]:

@@ -83,8 +83,9 @@ def page(found: list[dict[str, Any]]) -> tuple[str, ...]:
     """Return the parts of the page."""
     about = (
         f"`{' '.join(WORKLOAD)}`, windows of {ANCHOR} steps with cadence; `python -m benchmarks.virtual` made this page. "
-        "All cells train the same 21,560 samples in each of eight epochs, at the rate of the recipe. Ranks from 16 on "
-        "are trained in one operation. Virtual seconds are those that the run would take with 10 ms a step."
+        "All cells train the same 21,560 samples in each of eight epochs, at the rate of the recipe. From 16 ranks on, "
+        "one operation trains them all. Virtual seconds are those that the run would take with 10 ms a step. Wall seconds "
+        "include waiting for other programs."
     )
     heads = [
         "mode",

@@ -27,7 +27,18 @@ MOST = {VIRTUAL: 4096, PROCESSES: 16}
 LEAST, MOST_JOBS = 3, 64
 EVERY_WORLD = "all"
 README = "README.md"
-HEAD = ("# Faults", "", "Written by `make faults`, which plays what is left. [Heat map](faults.html)", "")
+HEAD = (
+    "# Faults",
+    "",
+    "`make faults` plays the cells without a result and writes this page. [Heat map](faults.html)",
+    "",
+    "*Cell*: one kind of fault, in one phase of a run, on some ranks, in one mode. *Unhurt*: no rank was lost.",
+    "*Went on*: without the lost ranks. *Ended*: with an error. *Resumed*: a second run continued from a checkpoint. In all",
+    "but *ended*, every sample is in the model exactly once. *No meaning*: cannot happen in this mode. Times are seconds",
+    "after the fault: until it was *noticed*, until other ranks worked again (*going on*), until all did",
+    "(*full strength*); median / worst, as are the samples that a run *repeated*.",
+    "",
+)
 """Name of the table's file, and its first lines."""
 CHOICES = {"modes": tuple(MODES), "kinds": tuple(KINDS), "phases": tuple(PHASES), "ranks": RANKS}
 

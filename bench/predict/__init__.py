@@ -1,2 +1,2 @@
-"""Predicts the speed of runs that nobody made: calibrated on a run's records, played by the production coordinator in
-virtual time. Trains nothing."""
+"""Predicts the speed of runs that were not trained: calibrated on a run's records, played by the production
+coordinator in virtual time. Trains nothing."""

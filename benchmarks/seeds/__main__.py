@@ -1,4 +1,4 @@
-"""Ours beside the tables that the project started from: trains what is lacking, then prints the page.
+"""Ours beside published tables: trains what is lacking, then prints the page.
 
 python -m benchmarks.seeds                       # all of them: an hour or more on two cores; finished runs are kept
 python -m benchmarks.seeds xtrain lesson         # some
@@ -25,12 +25,13 @@ TABLES: dict[str, Callable[[list[Run], Path | None], list[str]]] = {
     "ddp_bench": ddp_bench.section,
 }
 """Experiment -> its part of the page, of its runs; a folder takes the JSON that it leaves."""
-HEAD = """# The tables that the project started from
+HEAD = """# Published tables, and ours beside them
 
     python -m benchmarks.seeds --write
 
-Theirs are as published. Ours are small enough for a laptop: shapes, counts and differences compare, seconds do not. Below
-each table stands what differs, read from the runs."""
+Theirs are as published: by Needle (a deep learning framework) in its report on DDP, by xtrain in its design of DDP,
+by the lesson "DDP and FSDP from scratch", and by floDl (Rust) for its suite ddp-bench. Ours are small enough for a
+laptop: compare shapes, counts and differences, not seconds. The text below each table says what differs."""
 
 
 def page(names: list[str], home: Path, out: Path | None) -> str:

@@ -55,7 +55,7 @@ MODES = ("solo", "nccl_sync", "nccl_cadence", "nccl_async", "cpu_sync", "cpu_cad
 
 def section(runs: list[Run], out: Path | None) -> list[str]:
     """Return this part of the page."""
-    parts = ["## The reference suite: every model and mode, `experiment=ddp_bench`"]
+    parts = ["## floDl's ddp-bench: every model and mode, `experiment=ddp_bench`"]
     for model, theirs in THEIRS.items():
         of_model = {run.metrics.mode: run for run in runs if run.metrics.model == model}
         metric = next((run.metrics.final.eval_metric for run in of_model.values()), "the metric")
@@ -68,8 +68,8 @@ def section(runs: list[Run], out: Path | None) -> list[str]:
         "Theirs: full data sets, published lengths (5, 50 or 200 epochs), three unequal GPUs (shares about .69, .16, .15), "
         "rates that differ between solo and the others; no `nccl_async` in that report. Ours: the `quick` recipes on small "
         "data, two equal ranks, one rate for all. Speed-up is solo's seconds by those of the mode: of the whole run, and in "
-        "ours of training alone. One run each, so no difference below the spread of seeds means anything: that "
-        "`bench validate` judges."
+        "ours of training alone. One run each, so a difference below the spread of seeds means nothing; `bench validate` "
+        "judges several seeds."
     )
     return [*parts, ours(runs), differs]
 
