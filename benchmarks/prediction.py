@@ -248,7 +248,8 @@ def main() -> int:
             f"Calibrated on {len(SEEDS)} runs of two ranks without links, {len(SEEDS)} real runs a cell, speeds {SPEEDS} in "
             f"turn, {cores()} cores for all ranks, steps {steps}. (?): too far from what was calibrated to be relied on."
         )
-        body = ["# Predictions against truth", "", about, "", HEAD, "|---" * 8 + "|", *map(line, found), "", text]
+        title = f"# Predictions against truth, steps {'as long as they take' if options.own else 'of a given time'}"
+        body = [title, "", about, "", HEAD, "|---" * 8 + "|", *map(line, found), "", text]
         report = REPORTS / ("own-steps.md" if options.own else "truth.md")
         report.write_text("\n".join(body) + "\n", encoding="utf-8")
     return 0 if met else 1

@@ -28,7 +28,8 @@ ROOT = DOCS.parent
 CONFIG = ROOT / "mkdocs.yml"
 KINDS = {"tutorial": "Tutorial", "how-to": "How to", "reference": "Reference", "explanation": "Why"}
 """Folder of the documents -> what the site calls it."""
-REPORTS = {"example": "Many modes", "scaling": "Scaling"}
+REPORTS = ("example", "scaling")
+"""Folders of reports that are pages of their own."""
 MEASURED = ("faults", "goodput", "gpu", "prediction", "proofs", "scale", "seeds", "virtual")
 """Folders of reports whose Markdown is a page of the site."""
 PACKAGES = ("ddp", "bench", "ddp.data", "ddp.parallel")
@@ -50,7 +51,6 @@ def assemble(folder: Path) -> list[Any]:
         for file in sorted((ROOT / "reports" / name).iterdir()):
             if file.suffix in (".html", ".csv"):
                 shutil.copyfile(file, place / file.name)
-    (folder / "reports" / "index.md").write_text(_reports(), encoding="utf-8")
     for package in PACKAGES:
         (folder / "api").mkdir(exist_ok=True)
         (folder / "api" / f"{package}.md").write_text(reference(package), encoding="utf-8")
@@ -58,16 +58,18 @@ def assemble(folder: Path) -> list[Any]:
     for kind, title in KINDS.items():
         sections.append({title: [page.relative_to(folder).as_posix() for page in _ordered(folder / kind)]})
     sections.append({"Python": [{package: f"api/{package}.md"} for package in PACKAGES]})
-    return [*sections, {"Measured": _measured(folder)}, {"Example reports": "reports/index.md"}]
+    return [*sections, {"Measured": _measured(folder)}]
 
 
 def _measured(folder: Path) -> list[str]:
-    """Write the pages of measurements, and the files that they link to; return their order."""
-    pages = []
-    for source in sorted(page for name in MEASURED for page in (ROOT / "reports" / name).glob("*.md")):
+    """Write the pages of measurements, their list first, and the files that they link to; return their order."""
+    home, pages = ROOT / "reports", []
+    for source in (home / "README.md", *sorted(page for name in MEASURED for page in (home / name).glob("*.md"))):
         text, page = source.read_text(encoding="utf-8"), folder / source.relative_to(ROOT)
+        page = page.with_name("index.md") if source.parent == home else page
         page.parent.mkdir(parents=True, exist_ok=True)
-        page.write_text(text.replace("](../../docs/", "](../../"), encoding="utf-8")
+        at_site = re.sub(r"\]\(((?:\.\./)+)docs/", r"](\1", text).replace("/report.md)", "/report.html)")
+        page.write_text(at_site, encoding="utf-8")
         for link in (match[2] for match in _LINK.finditer(text)):
             if (source.parent / link).is_file() and "/" not in link and not link.endswith(".md"):
                 shutil.copyfile(source.parent / link, page.parent / link)
@@ -101,16 +103,11 @@ def to_reports(text: str) -> str:
     def led(match: re.Match[str]) -> str:
         target = re.sub(r"^((?:\.\./)*?)(?:\.\./)?reports/", r"\1reports/", match[2])
         target = re.sub(r"(reports/\w+)/report\.md$", r"\1/report.html", target)
+        target = re.sub(r"(^|/)reports/README\.md$", r"\1reports/index.md", target)
         target = re.sub(r"^\.\./\.\./README\.md", "../index.md", target)
         return f"{match[1]}{target}{match[3]}"
 
     return _LINK.sub(led, text)
-
-
-def _reports() -> str:
-    about = "Each is one page without network, as `bench report` writes it."
-    lines = "\n".join(f"- [{title}]({name}/report.html)" for name, title in REPORTS.items())
-    return f"# Example reports\n\n{about}\n\n{lines}\n"
 
 
 def public(package: str) -> list[str]:

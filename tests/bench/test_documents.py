@@ -61,6 +61,12 @@ def settings() -> Iterator[tuple[str, str]]:
             yield "settings", name
 
 
+def test_every_page_of_measurements_is_in_their_list() -> None:
+    text = (ROOT / "reports" / "README.md").read_text()
+    for page in (ROOT / "reports").glob("*/*.md"):
+        assert f"({page.relative_to(ROOT / 'reports').as_posix()})" in text
+
+
 CHOICES = [
     *settings(),
     *(("modes", name) for name in POLICIES),
