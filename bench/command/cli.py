@@ -135,7 +135,7 @@ def _validate(arguments: list[str]) -> int:
 def _baseline(arguments: list[str]) -> int:
     from bench.command import validate_command
 
-    parser = verb_parser("baseline", "Make, change and look at the baselines that validation compares with.")
+    parser = verb_parser("baseline", "Make, change and list the baselines that validation compares with.")
     validate_command.add_baseline(parser, RUNS, BASELINES, OWN_BASELINES)
     return validate_command.baseline(parser.read(arguments))
 

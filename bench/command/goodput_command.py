@@ -22,16 +22,16 @@ from ddp.suggest import unknown
 
 MOST_RANKS, MOST_HOURS = 1 << 17, 1e5
 COSTS = {
-    "step": "a step",
-    "jitter": "a step takes up to so much longer, a part",
-    "wire": "a collective",
-    "save": "writing a checkpoint",
-    "restart": "starting all ranks again",
-    "start": "starting one rank again",
-    "regroup": "forming a group",
-    "copy": "copying the state to a peer or a snapshot",
+    "step": "seconds of a step",
+    "jitter": "fraction by which a step may take longer",
+    "wire": "seconds of a collective",
+    "save": "seconds to write a checkpoint",
+    "restart": "seconds to restart all ranks",
+    "start": "seconds to restart one rank",
+    "regroup": "seconds to form a group",
+    "copy": "seconds to copy the state to a peer or a snapshot",
 }
-"""Option -> description of the cost that it sets, in seconds unless the text names another unit."""
+"""Option -> description of the cost that it sets."""
 
 
 def add(parser: Parser) -> None:
@@ -40,18 +40,20 @@ def add(parser: Parser) -> None:
     parser.add_argument("--trace", default="llama3", metavar="PATH|NAME", help=trace)
     parser.add_argument("--nodes", type=int, default=400, help="nodes that the trace was recorded on (default: 400)")
     parser.add_argument("--ranks", type=int, default=400, help="ranks, a node each (default: 400)")
-    parser.add_argument("--hours", type=float, default=24.0, help="of training without failures (default: 24)")
+    parser.add_argument("--hours", type=float, default=24.0, help="hours of training without failures (default: 24)")
     every = ",".join(ways())
     parser.add_argument(
         "--policies", default=every, metavar="A,B", help=f"ways of continuing after a failure (default: {every})"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of what is drawn (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of random numbers (default: 0)")
     times = "speed up failures and repairs by this factor (default: 1; of a trace: all of it in --hours)"
     parser.add_argument("--compress", type=float, metavar="X", help=times)
     parser.add_argument(
         "--spares", type=float, default=0.05, help="spare machines, as a fraction of ranks (default: 0.05)"
     )
-    parser.add_argument("--replace", type=float, default=60.0, metavar="S", help="until one takes over (default: 60)")
+    parser.add_argument(
+        "--replace", type=float, default=60.0, metavar="S", help="seconds until a spare takes over (default: 60)"
+    )
     checkpoint = "training between checkpoints, seconds (default: Daly's)"
     parser.add_argument("--checkpoint", type=float, metavar="S", help=checkpoint)
     parser.add_argument("--window", type=int, default=ReplayCosts.window, help="steps between averages (default: 10)")

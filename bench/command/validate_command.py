@@ -134,20 +134,20 @@ def add_baseline(parser: argparse.ArgumentParser, runs: Path, baselines: Path, o
     add("--mode", help="only cells of this mode, such as solo")
     add("--time", action="store_true", help="keep speeds too, for comparisons on the same machine")
     add("--slower", type=float, metavar="PERCENT", help="with --time: how much longer cells may take (default: 10)")
-    add("--dirty", action="store_true", help="though the source tree had uncommitted changes")
-    add("--because", help="what explains seeds far from the others")
-    add("--baseline", type=path_of, default=own, help="what the differences are shown to")
-    reason = "What asks less than what it replaces: only with a reason."
-    add = action("accept", f"Put proposals into place, out of their folder. {reason}")
+    add("--dirty", action="store_true", help="accept runs of a source tree with uncommitted changes")
+    add("--because", help="reason for seeds far from the others")
+    add("--baseline", type=path_of, default=own, help="baselines to compare the proposals with")
+    reason = "A weaker baseline needs a reason."
+    add = action("accept", f"Move proposals to the baselines. {reason}")
     add("path", type=path_of, nargs="?", default=PROPOSALS, help=f"file or folder (default: {PROPOSALS})")
     add("--baseline", type=path_of, default=own, help="folder of baselines")
-    add("--because", help="why a baseline is right that asks less than the old one")
+    add("--because", help="reason for a weaker baseline")
     add = action("diff", "Old and new means with intervals.")
     add("old", type=there, help="file or folder")
     add("new", type=there, help="file or folder")
     add = action("audit", "Age, seeds and power of every baseline. Exit code 4 if one is damaged or expired.")
     add("path", type=there, nargs="?", default=baselines, help="file or folder (default: all that `validate` reads)")
-    add("--runs", type=path_of, help="tree of runs: which baselines does it use?")
+    add("--runs", type=path_of, help="also say which baselines this tree of runs uses")
 
 
 def baseline(options: argparse.Namespace) -> Exit:

@@ -29,10 +29,10 @@ class Choice:
 
 @dataclass
 class ModelConfig(Choice):
-    """A model, and what can be chosen of it."""
+    """A model and its settings."""
 
     depth: int | None = None
-    """Layers with weights, such as 32 for a ResNet-32; null: the model's own."""
+    """Layers with weights, such as 32 for a ResNet-32; null: the model's default."""
 
 
 @dataclass
@@ -53,9 +53,9 @@ class TrainConfig:
     lr_scale_ratio: float | None = None
     """The rate is multiplied by 1 + ratio * (world_size - 1)."""
     max_grad_norm: float | None = None
-    """Most that the L2 norm of a step's gradients may be, over all parameters of a rank; null: no limit."""
+    """Limit of the L2 norm of a step's gradients, over all parameters of a rank; null: no limit."""
     accumulate: int | None = None
-    """Micro-batches of `batch_size` samples that a rank's step is made of: their gradients add up; null: 1."""
+    """Micro-batches of `batch_size` samples in one step of a rank; their gradients are accumulated; null: 1."""
 
     precision: str | None = None
     """Precision of training, by torch's autocast: `fp32`, `bf16`, `fp16`; null: `fp32`."""
@@ -77,14 +77,14 @@ class TrainConfig:
 
 @dataclass
 class DataConfig:
-    """What is trained on, and where it lies."""
+    """The data set and its files."""
 
     name: str | None = None
     """Data set, as `list data` shows them; null: the recipe's."""
     dir: str = "data"
-    """Folder that downloads are kept in, as torchvision lays them out."""
+    """Folder of downloads, in torchvision's layout."""
     path: str | None = None
-    """A user's own file or folder. Of this and what follows null is the data set's own (`DataOptions`)."""
+    """Your own file or folder. Null, here and below: the default of the data set (`DataOptions`)."""
     seq_len: int | None = None
     """Tokens or characters of a sample."""
     samples: int | None = None
@@ -94,70 +94,70 @@ class DataConfig:
     shape: list[int] | None = None
     """Channels, height and width of an image."""
     seed: int | None = None
-    """What made-up data are drawn from."""
+    """Seed of generated data, and of the held-out part of `image_folder`."""
 
 
 @dataclass
 class ClusterConfig:
-    """The devices and how they behave."""
+    """The ranks, their devices and links."""
 
     speeds: list[float] = field(default_factory=list)
-    """Emulated relative speed of each rank in (0, 1]; empty: as fast as it goes."""
+    """Emulated relative speed of each rank, in [0.01, 1]; empty: full speed."""
     step_s: float = 0.0
     """Seconds that a step takes at emulated speed 1, unless it needs longer: independent of how fast the machine is at the
     moment; 0: as long as it takes."""
     links: Any = None
-    """Emulated links between ranks, one or a list of `[RANKS+RANKS:]LINK` (docs/reference/links.md); null: as fast as they
-    are."""
+    """Emulated links between ranks, one or a list of `[RANKS+RANKS:]LINK` (docs/reference/links.md); null: none are
+    emulated."""
     device: str = "auto"
     """`cpu`, `cuda`, or `auto`: CUDA where every rank has a GPU of its own."""
     transport: str = "auto"
-    """What the collectives of backend `nccl` go through: `nccl`, `memory`, `gloo` or `auto`."""
+    """Transport of the collectives of backend `nccl`: `nccl`, `memory`, `gloo` or `auto`."""
     deadline_s: float = 60.0
-    """How long a rank may be silent before it counts as lost, seconds."""
+    """Seconds of silence after which a rank counts as lost."""
     tolerate_loss: bool = True
-    """Go on without a rank that is lost; otherwise the run fails."""
+    """Continue without a lost rank; otherwise the run fails."""
     restart: str = "never"
-    """How often each rank that is lost is started again: `never`, `always` or a number."""
+    """Restarts of each lost rank: `never`, `always` or a number."""
     absent: int = 0
-    """Ranks that are not there at first: they come by `bench join RUN`."""
+    """Ranks that are missing at the start; they join by `bench join RUN`."""
     spares: int = 0
-    """Processes that wait, with the data read, to take the place of ranks that are lost."""
+    """Standby processes, with the data loaded, that replace lost ranks."""
     compare: int = 0
-    """Steps after which ranks of `nccl_sync` compare their replicas, so that a flipped bit shows; 0: never."""
+    """Steps between comparisons of the replicas of `nccl_sync`, which find flipped bits; 0: never."""
     bind: str = "127.0.0.1"
-    """Where rank 0 awaits the processes that torchrun has started: an address of its host, an interface, or the network that
-    the hosts share (10.0.0.0/24)."""
+    """Where rank 0 listens for ranks on other hosts: an address of its host, an interface, or the network that the hosts
+    share (10.0.0.0/24)."""
     faults: list[str] = field(default_factory=list)
-    """What goes wrong on purpose: RANK@STEP:KIND, such as `1@40:crash` (docs/reference/faults.md)."""
+    """Faults to inject: RANK@STEP:KIND, such as `1@40:crash` (docs/reference/faults.md)."""
 
 
 @dataclass
 class ProfileConfig:
-    """What is looked at more closely."""
+    """Settings of torch.profiler."""
 
     steps: int = 0
-    """Steps of each rank, after its first ten, whose operations torch.profiler records for the timeline; 0: none. They are
-    slower for it."""
+    """Steps of each rank, after its first ten, whose operations torch.profiler records for the timeline, which makes them
+    slower; 0: none."""
 
 
 @dataclass
 class Config:
-    """One run, as the user asked for it."""
+    """The configuration of one run."""
 
     model: ModelConfig = MISSING
-    """What is trained: a member of the group, a file or a module."""
+    """The model: a member of the group, a file or a module."""
     engine: Choice = MISSING
-    """What runs the loop; `mode` chooses it with policy and backend."""
+    """The engine, which runs the training loop; `mode` sets it with policy and backend."""
     policy: Any = MISSING
     """When ranks average; its settings follow."""
     backend: Choice = MISSING
     """How ranks average."""
     averaging: Averaging = field(default_factory=Averaging)
     world_size: int | None = None
-    """Number of ranks; null: the mode's own (solo 1, others 2)."""
+    """Number of ranks; null: the mode's default (solo 1, others 2)."""
     seed: int = 0
-    """Where every random number comes from, 0 or more."""
+    """Seed of every random number, 0 or more."""
     recipe: str = "quick"
     """A key of the model's recipes: `quick` or `published`."""
     train: TrainConfig = field(default_factory=TrainConfig)
@@ -168,25 +168,25 @@ class Config:
     virtual: VirtualTime = field(default_factory=VirtualTime)
     profile: ProfileConfig = field(default_factory=ProfileConfig)
     resume: str | None = None
-    """Folder of a run to go on with, from its latest checkpoint, as it was configured."""
+    """Folder of a run to continue from its latest checkpoint, with its configuration."""
     output: str = "runs"
     """Folder that holds `<model>/<mode>/<run_id>/`."""
     force: bool = False
-    """Run the cells of a sweep that are finished already, too."""
+    """Repeat finished runs of a sweep."""
     timing: bool = True
-    """Whether speeds are measured. `off`: cells of a sweep run side by side where cores or GPUs are free, and results have
+    """Whether to measure speeds. `off`: runs of a sweep share the machine, one core or GPU for each rank, and results have
     no speeds."""
     objective: str = "metric"
-    """What a searching sweeper makes better, of each run: `metric` (of evaluation, at the end), `samples_per_s` or
+    """What a sweeper that searches, such as Optuna, improves: `metric` (of the final evaluation), `samples_per_s` or
     `time_to_target` (seconds)."""
     report: bool = True
     """Write a report after the run or sweep."""
     logger: Any = "none"
-    """Tools that get the run as well, a name or a list: `none`, or of `list loggers`."""
+    """Experiment trackers, a name or a list: `none`, or of `list loggers`."""
     dashboard: Any = False
-    """Serve a live page over `output` while the command lasts: `true` (any free port), a port, or `false`."""
+    """Serve a live page of `output` during the command: `true` (any free port), a port, or `false`."""
     audit: bool = True
-    """Keep some steps of the run, and do them again when it is over (`bench.audit`)."""
+    """Record some steps of the run, and repeat them in plain PyTorch at its end (`bench.audit`)."""
     validate: bool = True
     """Compare with the committed baseline after the run or sweep."""
 

@@ -15,7 +15,7 @@ LEAST_S = 60.0
 
 @dataclass(frozen=True)
 class SlurmSettings:
-    """What is asked of SLURM for a sweep."""
+    """Settings of a sweep on SLURM."""
 
     cells: int = 4
     """Cells that a task of the array trains, one after the other."""
@@ -32,11 +32,11 @@ class SlurmSettings:
     minutes: int = 60
     """Most that a task may last before it is requeued."""
     signal_s: int = 60
-    """Seconds before the end at which a task is told."""
+    """Seconds before that limit at which a task gets a signal."""
     at_once: int = 256
     """Tasks that may run at a time."""
     exclusive: bool = True
-    """Whether hosts are asked for alone; otherwise runs are marked as sharing cores."""
+    """Whether hosts are exclusive; otherwise runs are marked as sharing cores."""
     wait: bool = True
     """Whether the command waits for the end, and reports."""
     partition: str = ""
@@ -58,7 +58,7 @@ class SlurmSettings:
 
 @dataclass(frozen=True)
 class RaySettings:
-    """What is asked of Ray for a sweep."""
+    """Settings of a sweep on Ray."""
 
     address: str = "auto"
     """Of the cluster; `auto`: the one that this host is in; `local`: a new one of this host alone."""

@@ -1,4 +1,4 @@
-"""The reference suite's tables: eight models, solo and in its ways on several GPUs; one run each, seed 42, in both."""
+"""The tables of floDl's ddp-bench: eight models, solo and on several GPUs; one run each, seed 42, in both."""
 
 from __future__ import annotations
 
