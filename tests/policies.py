@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from functools import lru_cache
 from typing import Any
 
 from ddp.core.policies import POLICIES
@@ -10,4 +11,9 @@ from ddp.core.policies import POLICIES
 
 def accepted(name: str, **settings: Any) -> dict[str, Any]:
     """Those of the `settings` that the policy has."""
-    return {key: value for key, value in settings.items() if key in inspect.signature(POLICIES[name]).parameters}
+    return {key: value for key, value in settings.items() if key in _settings_of(name)}
+
+
+@lru_cache
+def _settings_of(name: str) -> frozenset[str]:
+    return frozenset(inspect.signature(POLICIES[name]).parameters)

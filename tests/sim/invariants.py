@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 
@@ -11,6 +10,7 @@ from ddp.core.commands import Plan, Reduce, Train
 from ddp.core.coordinator_state import CoordinatorState
 from ddp.core.events import Merged
 from ddp.core.spans import Chunk, Span, Spans, measure, union
+from ddp.core.values import replace
 from ddp.sim import Simulation
 
 
@@ -144,7 +144,8 @@ def nobody_leads(played: Simulation, trains: list[Train]) -> None:
 def books_are_what_they_follow_from(played: Simulation) -> None:
     """What is kept from event to event is what all ranks make, counted anew; no rank is passed over that can take more."""
     cohort, plan = played.coordinator.cohort, played.coordinator.plan
-    anew = replace(cohort)  # which counts
+    anew = replace(cohort)
+    anew.__post_init__()  # which counts
     assert (cohort.live, cohort.totals, cohort.granted) == (anew.live, anew.totals, anew.granted)
     assert all(state.queued == sum(chunk.steps for chunk in state.queue) for state in cohort.ranks)
     assert all(cohort.oldest <= cohort.last_heard[rank].seen for rank in cohort.live)
