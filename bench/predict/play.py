@@ -24,9 +24,11 @@ from ddp.process.codec import Record
 from ddp.settings import make_policy
 from ddp.sim import Costs, Simulation
 from ddp.sim.distributions import StepDistribution
+from ddp.sim.parts import JOIN
 
-LEAST_STEPS = 50
-"""Least steps of each rank. If the run's epochs are too short for that, the played ones are longer."""
+LEAST_STEPS = 20
+"""Least steps of each rank. If the run's epochs are too short for that, the played ones are longer, as a run of its first
+windows only says little of ranks."""
 
 
 @dataclass(frozen=True)
@@ -206,8 +208,15 @@ def costs_of(cell: PredictedCell, calibration: Calibration, seed: int, assumed: 
 
     def wire(members: tuple[int, ...], number: int) -> float:
         own = float(wires[number % LENGTH])
-        model = meeting_s(links, members, size, calibration.collectives, number) if links is not None else 0.0
+        if links is None or number == JOIN:
+            return max(own, 0.0)
+        model = meeting_s(links, members, size, calibration.collectives, number)
         return max(own + model, 0.0) if added else max(own, model)
+
+    def evaluate_s(rank: int) -> float:
+        cores = cell.cores if cell.cores is not None and assumed.queues else math.inf
+        busier = max(cell.ranks / cores, 1.0) / max(calibration.ranks / cores, 1.0)
+        return calibration.evaluate_s * calibration.ranks / cell.ranks * busier
 
     def leave_s(rank: int, number: int) -> float:
         return 0.0 if exits is None else float(exits[number % LENGTH, rank % calibration.ranks])
@@ -226,7 +235,7 @@ def costs_of(cell: PredictedCell, calibration: Calibration, seed: int, assumed: 
         reduce_s=calibration.reduce_s * cell.ranks / calibration.ranks,
         copy_s=calibration.copy_s,
         save_s=calibration.save_s,
-        evaluate_s=lambda rank: calibration.evaluate_s * calibration.ranks / cell.ranks,
+        evaluate_s=evaluate_s,
         report_s=calibration.report_s,
     )
 

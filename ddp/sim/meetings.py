@@ -12,7 +12,7 @@ from ddp.core.join_events import Left
 from ddp.core.rounds import IN_STEP
 from ddp.core.worker import Action, Step, Worker
 from ddp.sim.collectives import SimulatedCollectives, Then
-from ddp.sim.parts import SimulatedRank
+from ddp.sim.parts import JOIN, SimulatedRank
 from ddp.sim.states import RankStates
 
 
@@ -78,9 +78,9 @@ class Meetings:
     def _join_alone(self, index: int, order: Join, then: Callable[[], None]) -> None:
         """Form a group without the others: ranks meet in its first collective, where it shows that a member is gone."""
         rank = self._ranks.all[index]
-        rank.busy, rank.met = True, 1
+        rank.busy, rank.met = True, JOIN
         self._ranks.turn(index, "join")
-        took = self._wire_s(order.members, 1)
+        took = self._wire_s(order.members, JOIN)
         self._timeline.after(took, self._leave, rank, index, False, then)
 
     def _is_there(self, member: int, lives: Mapping[int, int]) -> bool:

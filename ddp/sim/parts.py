@@ -14,6 +14,9 @@ from ddp.core.links import Links
 from ddp.core.spans import Batch
 from ddp.core.worker import Step, Worker
 
+JOIN = 1
+"""Number of the collective in which a group is formed."""
+
 
 def _one(rank: int, step: int) -> float:
     return 1.0
@@ -90,9 +93,12 @@ class Costs:
         return self.copy_s if self.hand_s is None else self.hand_s
 
     def collective_s(self, members: tuple[int, ...], size: int, number: int) -> float:
-        """Return the seconds of a collective of `size` bytes, from the last arrival to its end."""
+        """Return the seconds of a collective of `size` bytes, from the last arrival to its end. Forming a group (`JOIN`)
+        moves no data over links."""
         own = self.wire_s if self.wire is None else self.wire(members, number)
-        return own if self.links is None else max(own, collective_s(self.links, members, size, number))
+        return (
+            own if self.links is None or number == JOIN else max(own, collective_s(self.links, members, size, number))
+        )
 
 
 @dataclass(slots=True)
