@@ -20,7 +20,7 @@ class Exit(IntEnum):
     """Not comparable with the baseline: another configuration or environment, or the baseline is expired, damaged or
     missing."""
     FAILED = 5
-    """A run failed: a rank raised or was lost, or its results could not be written."""
+    """A run failed: a rank raised or was lost, or its results or the report could not be written."""
     INTERNAL = 6
     """A defect of the harness."""
     KILLED = 130

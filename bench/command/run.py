@@ -272,5 +272,5 @@ class Session:
         if config.validate:
             codes.append(summary.judge(printed, root, baseline, own))
         if config.report:
-            summary.report(printed, root, out, baseline if config.validate else None)
+            codes.append(summary.report(printed, root, out, baseline if config.validate else None))
         return gravest(codes)

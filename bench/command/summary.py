@@ -236,14 +236,19 @@ def _others(verdicts: Sequence[Verdict]) -> str:
     return f"{_counted(verdict.name for verdict in wrong)} in {places}" if wrong else ""
 
 
-def report(summary: Summary, root: Path, out: Path, baseline: Path | None) -> None:
-    """Write the report and print where it is."""
+def report(summary: Summary, root: Path, out: Path, baseline: Path | None) -> Exit:
+    """Write the report and print where it is. If it cannot be written, print why and the command that writes it later;
+    return FAILED. The results are kept."""
     from bench.report import write_report
 
     try:
-        summary.show([Line("report", str(write_report(root, out, baseline=baseline)))], whole=True)
+        lines, code = [Line("report", str(write_report(root, out, baseline=baseline)))], Exit.OK
     except (ValueError, OSError) as error:
-        summary.show([Line("report", f"not written: {reason(error)}")])
+        again = f"python -m bench report {shlex.quote(str(root))} --out {shlex.quote(str(out))}"
+        lost = Line("report", f"not written, the results are kept: {reason(error)}")
+        lines, code = [lost, Line("again", again)], Exit.FAILED
+    summary.show(lines, whole=True)
+    return code
 
 
 def write_own_report(outcome: Outcome) -> None:

@@ -1,4 +1,4 @@
-"""A disk without room, and no descriptors left: the line names the file, what is kept, and how to go on."""
+"""A disk without room, no descriptors left, a shut folder: the line names the file, what is kept, and how to go on."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from bench import report
 from bench.base.usage import reason
 from bench.base.writing import write_text
 from bench.results.journal import Journal
+from bench.results.runfolder import find_runs
 from bench.results.writer import RunWriter
 from ddp.core.events import Alive
 from tests.bench.conftest import Bench
+from tests.bench.report_parts import undrawn as undrawn
+from tests.held_back import held_back
 
 SOLO = ("model=mlp", "mode=solo", "train.epochs=2")
 SOFT, HARD = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -90,6 +94,50 @@ def test_a_command_without_room_for_its_results_failed_though_it_was_right(
     resource.setrlimit(resource.RLIMIT_FSIZE, (SOFT, HARD))
     assert code == 5
     assert f"bench: {what}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ("file", "File exists: reports/runs"),
+        ("shut", "Permission denied: reports/runs"),
+        ("full", "No space left on device: reports/runs/report.md"),
+    ],
+)
+def test_a_report_that_cannot_be_written_fails_the_command_and_keeps_its_runs(
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    undrawn: None,
+    how: str,
+    why: str,
+) -> None:
+    """The command ended with 0."""
+
+    def full(path: Path, text: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    folder = Path("reports")
+    folder.mkdir()
+    if how == "file":
+        (folder / "runs").touch()
+    with monkeypatch.context() as patch, held_back():
+        if how == "shut":
+            folder.chmod(0o500)
+        elif how == "full":
+            patch.setattr(report, "write_text", full)
+        code = bench("-m", *SOLO, "validate=false")
+    folder.chmod(0o755)
+    out = capsys.readouterr().out
+    assert code == 5
+    assert f"report    not written, the results are kept: cannot write the report to reports/runs: {why}\n" in out
+    (run,) = find_runs(Path("runs"))[0]
+    assert run.metrics.status == "ok"
+    (again,) = re.findall(r"^again     python -m bench (.*)$", out, re.MULTILINE)
+    if how == "file":
+        (folder / "runs").unlink()
+    assert bench(*again.split()) == 0
+    assert (folder / "runs" / "report.html").is_file()
 
 
 def test_a_record_is_written_whole_or_the_file_is_named(tmp_path: Path) -> None:
