@@ -31,6 +31,7 @@ CATEGORIES = {
     "wait": "#ddaa33",
     "eval": "#228833",
     "checkpoint": "#aa3377",
+    "absent": "#777777",
     "other": "#dddddd",
 }
 """Category of time -> colour, in stacking order. After Paul Tol's bright scheme."""

@@ -22,7 +22,7 @@ LABEL = 9
 MOST, TROUBLE = 5, 2
 """Most parts of the time shown; most errors, faults and notes shown at the end of a run. training.log has all of
 them."""
-PARTS = ("compute", "data", "comm", "wait", "eval", "checkpoint", "other")
+PARTS = ("compute", "data", "comm", "wait", "eval", "checkpoint", "absent", "other")
 NAMES = {
     "compute": "computing",
     "data": "making batches",

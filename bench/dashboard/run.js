@@ -12,7 +12,7 @@ const TABS = {
 /** Tabs that are there only if a rank has something to say on them. */
 const WHERE_THERE = ["gpu", "device_bytes"];
 /** Kind of time -> colour, as reports and timelines have it. */
-const KINDS = { compute: "#4477aa", data: "#66ccee", comm: "#ee6677", wait: "#ddaa33", eval: "#228833", checkpoint: "#aa3377", other: "var(--line)" };
+const KINDS = { compute: "#4477aa", data: "#66ccee", comm: "#ee6677", wait: "#ddaa33", eval: "#228833", checkpoint: "#aa3377", absent: "#777777", other: "var(--line)" };
 const choice = { tab: "samples_per_s", x: "s", log: false };
 
 const card = (title, tools, ...content) =>
@@ -192,9 +192,10 @@ function verdictList(verdicts) {
 }
 
 function shares(breakdown) {
+  const kinds = Object.entries(KINDS).filter(([kind]) => kind !== "absent" || breakdown.some((rank) => rank.absent));
   return [
-    h("div", { class: "legend" }, Object.entries(KINDS).map(([kind, background]) => h("span", {}, h("i", { class: "swatch", style: { background, height: "9px" } }), kind))),
-    h("div", { class: "shares" }, breakdown.map((rank, i) => [h("span", {}, `rank ${i}`), h("div", { class: "stack" }, Object.entries(KINDS).map(([kind, background]) =>
+    h("div", { class: "legend" }, kinds.map(([kind, background]) => h("span", {}, h("i", { class: "swatch", style: { background, height: "9px" } }), kind))),
+    h("div", { class: "shares" }, breakdown.map((rank, i) => [h("span", {}, `rank ${i}`), h("div", { class: "stack" }, kinds.map(([kind, background]) =>
       h("i", { title: `${kind} ${percent(rank[kind])}`, style: { background, width: `${100 * (rank[kind] || 0)}%` } })))]))];
 }
 

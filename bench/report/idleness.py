@@ -35,10 +35,11 @@ class IdleShares:
 
 
 def idle(cells: Sequence[Cell]) -> dict[str, list[IdleShares]]:
-    """Return cell name -> its ranks. Leaves out cells with one rank, and older results, which have no causes."""
+    """Return cell name -> its ranks. Leaves out cells with one rank, runs whose ranks joined later, and older results,
+    which have no causes."""
     shares = {}
     for cell in cells:
-        if runs := [m for m in cell.timed if m.timeline and len(m.time_s.rank_wall) > 1]:
+        if runs := [m for m in cell.timed if m.timeline and len(m.time_s.rank_wall) > 1 and not m.late]:
             ranks = range(min(len(m.time_s.rank_wall) for m in runs))
             shares[cell.name] = [_rank(cell, runs, rank) for rank in ranks]
     return shares

@@ -18,6 +18,7 @@ WORDS = {
     "data": "making batches",
     "compute": "slower computing than on one device",
     "checkpoint": "writing checkpoints",
+    "absent": "absent ranks",
     "other": "between steps",
 }
 """Category of the breakdown that costs training time -> its words. Evaluation stops the clock."""

@@ -50,16 +50,17 @@ def analyze(
         status, error = "diverged", error or "the training loss stopped being finite"
     lines = [row for part in stream.parts_in_turn for row in faults.faults(part, spec.world_size)]
     notes = [*spec.warnings, *warnings, *faults.notes(lines), *_notes(stream), *_restarted(restarts, stream, env)]
+    late = [rank for rank in range(spec.world_size) if rank not in stream.ready] if status == "ok" else []
     outcome = {"status": status, "error": error, "git": git, "env": env, "warnings": list(dict.fromkeys(notes))}
     metrics = Metrics.model_validate(
         _identity(spec, stream)
         | outcome
-        | _measured(spec, stream, launched, ended)
+        | _measured(spec, stream, late, launched, ended)
         | {
             "restarts": restarts,
             "launcher": _launcher(env, stream),
             "faults": lines,
-            "late": [rank for rank in range(spec.world_size) if rank not in stream.ready] if status == "ok" else [],
+            "late": late,
             "slow_ranks": slow_ranks(stream.figures.slow, stream.zero),
             "ledger": ledger(stream, most, spec.epochs),
             "epochs": rows,
@@ -72,9 +73,9 @@ def analyze(
     return metrics.model_copy(update=more)
 
 
-def _measured(spec: RunSpec, stream: RunRecords, launched: float, ended: float) -> dict[str, Any]:
-    """Return the measured sections: times, speeds, costs."""
-    wall, trained = walls(stream, spec.world_size), train_seconds(stream)
+def _measured(spec: RunSpec, stream: RunRecords, late: Sequence[int], launched: float, ended: float) -> dict[str, Any]:
+    """Return the measured sections: times, speeds, costs. `late`: ranks that joined later, or never."""
+    wall, trained = walls(stream, spec.world_size, late), train_seconds(stream)
     ranks = breakdown(stream, wall)
     return {
         "time_s": _time(stream, launched, ended, trained, wall, seconds_in(ranks, wall, "checkpoint")),

@@ -26,7 +26,7 @@ class Time(Strict):
     shutdown: float = Field(description="from the last rank finished to the end, seconds")
     rank_wall: list[float] = Field(
         description="by rank, from ready to finished (or its last record, if cut short; of a lost rank, its last measured "
-        "slice), which `breakdown` divides, seconds"
+        "slice; of a rank that joined later, from when the others were ready), which `breakdown` divides, seconds"
     )
 
 
@@ -60,8 +60,8 @@ class Throughput(Strict):
     per_rank: list[float] = Field(description="the same by rank, samples per second; sums to `samples_per_s`")
     efficiency: float | None = Field(
         description="samples_per_s / sum over ranks of (samples / seconds busy in data and compute): fraction of the "
-        "speed that the same ranks would have in this run if they never waited nor communicated; a lost rank enters the "
-        "sum with the part of the training time until its last record; null: nobody trained, or collectives hide in compute"
+        "speed that the same ranks would have in this run if they never waited nor communicated; a rank enters the sum with "
+        "the part of the training time in which it was not absent; null: nobody trained, or collectives hide in compute"
     )
     steady: Steady | None = Field(
         default=None,
@@ -75,7 +75,7 @@ class Throughput(Strict):
 
 
 class RankTime(Strict):
-    """How one rank spent its wall time, from ready to finished. The fractions sum to 1."""
+    """How one rank spent its wall time (`time_s.rank_wall`). The fractions sum to 1."""
 
     compute: float = Field(description="forward, backward, optimizer and the emulated slowness, fraction of wall time")
     data: float = Field(description="making batches, fraction of wall time")
@@ -86,6 +86,11 @@ class RankTime(Strict):
     wait: float = Field(description="waiting for other ranks at a collective, or for orders, fraction of wall time")
     eval: float = Field(description="evaluation, fraction of wall time")
     checkpoint: float = Field(description="writing checkpoints, fraction of wall time")
+    absent: float = Field(
+        default=0.0,
+        description="the run went on without it: from its loss, or the start if it joined later, until a process for it was "
+        "ready to join, fraction of wall time",
+    )
     other: float = Field(description="the remainder: bookkeeping between the slices, fraction of wall time")
 
 

@@ -18,13 +18,17 @@ from bench.results.chain import seal_of
 from bench.results.recompute import ROUNDING, differences, digest
 from bench.results.runfolder import CONFIG, EVENTS, METRICS, Run, read_object, tame_all, there
 from bench.results.schema import READABLE, SCHEMA_VERSION, SINCE, Metrics, RecordSeal
-from bench.validate.records import Reading, as_planned, reading, unsealed
+from bench.validate.records import Reading, as_planned, lost_nobody, reading, unsealed
 from bench.validate.resumption import most_ranks
 from bench.validate.run_records import Records
 from ddp.sketches import decode
 
 CLOCK = 5
 """First version of results whose training clock counts only the ranks that are present."""
+PRESENCE = 6
+"""First version of results in which a rank that is absent does not count as present."""
+OF_PRESENCE = ("breakdown", "time_s.rank_wall", "time_s.checkpoint", "throughput.efficiency")
+"""Fields in which that makes a difference."""
 OF_CLOCK = ("time_s", "throughput", "epochs", "target", "goodput", "work", "elche")
 """Sections of a result that depend on the training clock."""
 ROOM = 2
@@ -119,6 +123,8 @@ def _is_earlier(field: str, recorded: object, recomputed: object, run: Run) -> b
         return version in READABLE and version < SCHEMA_VERSION
     if version < CLOCK and _counted_otherwise(field, run):
         return True
+    if version < PRESENCE and field.startswith(OF_PRESENCE):
+        return recorded is msgspec.UNSET or not lost_nobody(run.metrics)
     if recorded is not msgspec.UNSET:
         return False
     known = Metrics.model_fields.get(field)

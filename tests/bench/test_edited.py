@@ -29,6 +29,7 @@ from bench.validate import Terms, judge
 from bench.validate.checks import audit
 from bench.validate.consistency import consistent, legible
 from bench.validate.findings import Case
+from bench.validate.records import reading
 from bench.validate.reference import Broken, read
 from tests.bench.conftest import Bench, faked
 from tests.bench.references import baselines
@@ -186,6 +187,22 @@ def test_what_an_earlier_version_counted_otherwise_is_no_edit(tmp_path: Path, ve
     body = json.loads((folder / METRICS).read_text())
     body["time_s"]["eval"] *= 0.7
     body["schema_version"] = version
+    body["record"]["result"] = digest(body)
+    (folder / METRICS).write_text(json.dumps(body))
+    assert bool(refusal(folder)) is refused
+
+
+@pytest.mark.parametrize(("version", "refused"), [(5, False), (6, True)])
+def test_a_result_of_a_version_that_knew_no_absence_is_no_edit(tmp_path: Path, version: int, refused: bool) -> None:
+    folder = Path(shutil.copytree(LOST, tmp_path / LOST.name))
+    anew = reading(find_runs(folder)[0][0])
+    assert anew is not None
+    assert anew.result is not None
+    body = json.loads((folder / METRICS).read_text()) | anew.result.model_dump(mode="json", exclude={"record"})
+    body["schema_version"] = version
+    body["throughput"]["efficiency"] *= 0.7
+    for rank in body["breakdown"] if version == 5 else ():
+        del rank["absent"]
     body["record"]["result"] = digest(body)
     (folder / METRICS).write_text(json.dumps(body))
     assert bool(refusal(folder)) is refused

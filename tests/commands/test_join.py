@@ -48,6 +48,7 @@ def test_a_rank_joins_a_run_that_is_going_on(warm: Warm, tmp_path: Path) -> None
     assert (run.metrics.faults, run.metrics.late) == ([], [2]), "to come late is no fault"
     assert run.metrics.goodput is not None
     assert run.metrics.goodput.parts.absent > 0
+    assert [rank.absent > 0 for rank in run.metrics.breakdown] == [False, False, True]
     assert (
         sum(record.samples for record in read_records(run.path) if isinstance(record, Progress) and record.rank == 2)
         > 0

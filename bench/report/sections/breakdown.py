@@ -14,8 +14,9 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from bench.base.grouping import grouped
+from bench.base.number_format import plural
 from bench.base.style import CATEGORIES, brief, some
-from bench.report.blocks import Block, Picture, TableBlock, nonempty, plain
+from bench.report.blocks import Block, Picture, TableBlock, Text, nonempty, plain
 from bench.report.page import SERIES, CellGroup, Page, more, percent, table
 from bench.results.cells import Cell
 
@@ -31,34 +32,54 @@ LABELLED = 48
 """Most rows of a figure whose bars carry percentages: in more rows the text would be too small."""
 MOST_ROWS, FEWEST_ROWS = 64, 8
 """Most bars of a figure, and the bars that a cell gets at least. A figure of a thousand bars could not be opened."""
+LATE = "in which ranks joined later"
 UNDRAWN = "not in the figure, which shows the quickest, the slowest, and others evenly"
 T = TypeVar("T")
-DARK = ("compute", "eval", "checkpoint")
+DARK = ("compute", "eval", "checkpoint", "absent")
 """Categories of a dark colour."""
 ON_LIGHT = "#111111"
 """Colour of a number on the others, whose colours are the same on a dark page: black is light there."""
 Row = dict[str, Any]
-"""The label of a cell, a rank, the number of runs `n`, and a fraction for each of `CATEGORIES`."""
+"""The label of a cell, a rank, the number of runs `n`, and a fraction for each of `_names`."""
 INTRO = (
     "Shares of each rank's wall time from ready to finished (of a lost rank: to its last measured slice), mean over the "
     "n finished runs. *comm* runs from the last arrival at a collective to its end and includes copying snapshots; "
     "*wait* is waiting for others or for orders; *other* is what no measured slice covers."
 )
+ABSENT = (
+    " While the run goes on without a rank, that rank is *absent*: from its loss, or from the start if it joins later, "
+    "until its next process is ready to join."
+)
 
 
 def section(page: Page) -> list[Block]:
     """Return a figure by rank and a table by cell for each workload."""
-    return page.section("Where the time went", INTRO, _part)
+    absent = any(rank.absent for cell in page.cells for m in cell.timed for rank in m.breakdown)
+    return page.section("Where the time went", INTRO + ABSENT * absent, _part)
 
 
 def _part(group: CellGroup) -> list[Block]:
     rows = [row for cell in group.cells for row in _rows(cell)]
+    if not any(row["absent"] for row in rows):
+        rows = [{name: value for name, value in row.items() if name != "absent"} for row in rows]
+    earlier = sum(bool(m.late) and not m.breakdown for cell in group.cells for m in cell.timed)
+    unknown = left_out(earlier, f"{LATE}, recorded by a version that did not count their absence")
     if not rows:
-        return []
+        return nonempty(unknown)
     by_cell = list(_by_cell(rows).values())
     shown = drawn_ranks(by_cell, lambda row: float(row["compute"]))
     rest = more(sum(map(len, by_cell[:SERIES])) - len(shown), "rank", UNDRAWN)
-    return nonempty(group.draw(partial(_figure, shown), rows, len(by_cell)), rest, _table(rows))
+    return nonempty(group.draw(partial(_figure, shown), rows, len(by_cell)), rest, _table(rows), unknown)
+
+
+def left_out(count: int, which: str) -> Text | None:
+    """Return a line that counts the runs that a section leaves out; None if there are none."""
+    return Text(f"Left out: {plural(count, 'run')} {which}.") if count else None
+
+
+def _names(rows: Sequence[Row]) -> list[str]:
+    """Return the categories in the rows: without `absent` if no rank was."""
+    return [name for name in CATEGORIES if name in rows[0]]
 
 
 def drawn_ranks(cells: Sequence[Sequence[T]], load: Callable[[T], float]) -> list[T]:
@@ -88,7 +109,7 @@ def _table(rows: Sequence[Row]) -> TableBlock:
         {
             "mode": plain(cell),
             "n": f"{fmean(row['n'] for row in ranks):.0f}",
-            **{name: percent(fmean(row[name] for row in ranks), 1) for name in CATEGORIES},
+            **{name: percent(fmean(row[name] for row in ranks), 1) for name in _names(rows)},
         }
         for cell, ranks in _by_cell(rows).items()
     )
@@ -136,7 +157,7 @@ def legend(figure: Figure, colours: Mapping[str, str], shown: Sequence[str]) -> 
 
 
 def _figure(rows: list[Row], group: CellGroup, whole: list[Row]) -> Picture:
-    shares = {name: np.array([row[name] for row in rows], dtype=float) for name in CATEGORIES}
+    shares = {name: np.array([row[name] for row in rows], dtype=float) for name in _names(rows)}
     labels, ranks = [row["cell"] for row in rows], [row["rank"] for row in rows]
     figure, axes, places = rank_bars(labels, ranks, shares, CATEGORIES, 0.9, 0.92, (1.2, 0.26))
     ends = np.cumsum(list(shares.values()), axis=0)

@@ -10,7 +10,7 @@ from bench.base.grouping import grouped
 from bench.report.blocks import Block, Picture, nonempty, plain
 from bench.report.idleness import KINDS, IdleShares
 from bench.report.page import NONE, SERIES, CellGroup, Page, more, number, percent, table
-from bench.report.sections.breakdown import UNDRAWN, drawn_ranks, legend, rank_bars
+from bench.report.sections.breakdown import LATE, UNDRAWN, drawn_ranks, left_out, legend, rank_bars
 
 COLOURS = {
     "late rank": "#cc3311",
@@ -37,13 +37,16 @@ def section(page: Page) -> list[Block]:
 
 def _part(group: CellGroup) -> list[Block]:
     rows = [row for cell in group.cells for row in group.page.idle.get(cell.name, ())]
+    late = left_out(
+        sum(bool(m.late) for cell in group.cells for m in cell.timed), f"{LATE}: causes are known of the others only"
+    )
     if not rows:
-        return []
+        return nonempty(late)
     by_cell = grouped((row.cell.name, row) for row in rows)
     shown = drawn_ranks(list(by_cell.values()), lambda row: -row.total)
     rest = more(sum(map(len, list(by_cell.values())[:SERIES])) - len(shown), "rank", UNDRAWN)
     picture = group.draw(partial(_figure, shown), rows, len(by_cell), "not in the figure")
-    return nonempty(picture, rest, table(map(_row, rows)))
+    return nonempty(picture, rest, table(map(_row, rows)), late)
 
 
 def _row(row: IdleShares) -> dict[str, str]:

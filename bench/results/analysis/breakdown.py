@@ -1,18 +1,25 @@
 """Where each rank's wall time went, in fractions that sum to 1.
 
-A rank's wall time runs from `Ready` to `Finished`. In a collective, the time before the last rank arrives is waiting,
-and the rest is communication. Time that no slice covers is `other`.
+A rank's wall time runs from `Ready` to `Finished`; that of a rank that joins later begins when the others are ready. In
+a collective, the time before the last rank arrives is waiting, and the rest is communication. A rank is `absent` while
+the run goes on without it. Time that no slice covers is `other`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from math import inf
 
 import numpy as np
 
 from bench.results.analysis.stream import Flags, Floats, Places, RunRecords, Slices
 from bench.results.schema import RankTime
+from ddp.core.commands import Drop
+from ddp.core.join_events import Joining
 
+Spans = Sequence[tuple[float, float]]
+"""(begin, end) of stretches of time, seconds on the clock of the records."""
 CATEGORY = {
     "forward": "compute",
     "backward": "compute",
@@ -32,20 +39,38 @@ GROSS = 0.01
 """Slices that overlap by more than this fraction of the wall time are a defect of the measurement, not rounding."""
 
 
-def walls(stream: RunRecords, world_size: int) -> list[float]:
-    """Return the wall time of each rank, seconds; [] if not all became ready."""
-    if len(stream.ready) < world_size:
+def walls(stream: RunRecords, world_size: int, late: Collection[int] = ()) -> list[float]:
+    """Return the wall time of each rank, seconds; [] if not all became ready. `late`: ranks that need not have become
+    ready, as they joined later or never."""
+    if not stream.ready or len(stream.ready) + len(late) < world_size:
         return []
-    return [max(wall_end(stream, rank) - stream.ready[rank].at, 0.0) for rank in range(world_size)]
+    return [max(wall_end(stream, rank) - _wall_begin(stream, rank), 0.0) for rank in range(world_size)]
 
 
 def breakdown(stream: RunRecords, walls: list[float]) -> list[RankTime]:
-    """Return how each rank spent its wall time; [] if not all became ready. Raises AssertionError if the slices of a
+    """Return how each rank spent its wall time; [] if there are no `walls`. Raises AssertionError if the slices of a
     rank overlap grossly."""
     slices = stream.slices
     category = categories(slices)
-    waiting = slices.wire_start
-    return [_rank(stream, rank, wall, category, waiting) for rank, wall in enumerate(walls)]
+    waiting, away = slices.wire_start, absences(stream, len(walls))
+    return [_rank(stream, rank, wall, category, waiting, away.get(rank, ())) for rank, wall in enumerate(walls)]
+
+
+def absences(stream: RunRecords, world_size: int) -> Mapping[int, Spans]:
+    """Return rank -> when the run went on without it: from the loss of the rank, or from the start of training if the
+    rank joins later, until its next process is ready to join; infinite if none is. Ranks that were always present are
+    left out."""
+    begun = 0.0 if stream.begun is None else stream.begun
+    since = {rank: begun for rank in range(world_size) if rank not in stream.ready}
+    spans = defaultdict[int, list[tuple[float, float]]](list)
+    for at, record in stream.moves:
+        if isinstance(record, Drop):
+            since.setdefault(record.rank, at)
+        elif isinstance(record, Joining) and record.rank in since:
+            spans[record.rank].append((since.pop(record.rank), record.at))
+    for rank, at in since.items():
+        spans[rank].append((at, inf))
+    return spans
 
 
 def seconds_in(rows: list[RankTime], walls: list[float], category: str) -> float:
@@ -56,10 +81,12 @@ def seconds_in(rows: list[RankTime], walls: list[float], category: str) -> float
 
 def wall_end(stream: RunRecords, rank: int) -> float:
     """Return when the wall time of a rank ends. A killed rank has not written its last slices, so its time ends before
-    them."""
+    them; that of a rank that never joined ends with the last record of the others."""
     if rank in stream.drops and (mine := stream.slices.places(rank)).size:
         return float(stream.slices.stop[mine].max())
-    return stream.finished[rank].at if rank in stream.finished else stream.last_at[rank]
+    if rank in stream.finished:
+        return stream.finished[rank].at
+    return stream.last_at[rank] if rank in stream.last_at else max(stream.last_at.values())
 
 
 def categories(slices: Slices) -> Places:
@@ -75,17 +102,29 @@ def within(category: Places, names: Collection[str]) -> Flags:
     return np.isin(category, [CATEGORIES.index(name) for name in names])
 
 
-def _rank(stream: RunRecords, rank: int, wall: float, category: Places, waiting: Floats) -> RankTime:
-    begin, end = stream.ready[rank].at, wall_end(stream, rank)
+def _wall_begin(stream: RunRecords, rank: int) -> float:
+    """Return when a rank became ready, or if it joined later, when the last of the others did."""
+    if rank in stream.ready:
+        return stream.ready[rank].at
+    assert stream.begun is not None, "there are no walls if no rank became ready"
+    return stream.begun
+
+
+def _rank(
+    stream: RunRecords, rank: int, wall: float, category: Places, waiting: Floats, away: Iterable[tuple[float, float]]
+) -> RankTime:
+    begin, end = _wall_begin(stream, rank), wall_end(stream, rank)
     mine = stream.slices.places(rank)
     start, stop, wire = (np.clip(a[mine], begin, end) for a in (stream.slices.start, stream.slices.stop, waiting))
     seconds = np.bincount(category[mine], weights=stop - wire, minlength=len(CATEGORIES))
     seconds[CATEGORIES.index("wait")] += float((wire - start).sum())
-    total = float(seconds.sum())
+    absent = sum(max(min(until, end) - max(since, begin), 0.0) for since, until in away)
+    total = float(seconds.sum()) + absent
     _check_overlap(rank, start, stop, wall)  # slices are sorted by start
     whole = max(wall, total)
     shares = seconds / whole if whole > 0 else np.zeros(len(CATEGORIES))
     named = {name: float(share) for name, share in zip(CATEGORIES, shares, strict=True)}
+    named["absent"] = absent / whole if whole > 0 else 0.0
     return RankTime(**named, other=max(0.0, 1.0 - sum(named.values())))
 
 

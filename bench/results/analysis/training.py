@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 
+from bench.results.analysis.breakdown import Spans, absences
 from bench.results.analysis.steady import steady
 from bench.results.analysis.stream import RunRecords
 from bench.results.live.run import RankFigures
@@ -86,7 +87,8 @@ def throughput(stream: RunRecords, world_size: int, seconds: float) -> Throughpu
     rate = samples_per_s(stream, world_size, seconds)
     if rate is None:
         return Throughput(samples_per_s=None, per_rank=[0.0] * world_size, efficiency=None)
-    there = [_there(stream, rank, seconds) / seconds for rank in range(world_size)]
+    away = absences(stream, world_size)
+    there = [_there(stream, rank, away.get(rank, ()), seconds) / seconds for rank in range(world_size)]
     bound = sum(n / s * t for n, s, t in zip(samples, busy, there, strict=True) if s > 0)
     return Throughput(
         samples_per_s=rate,
@@ -110,9 +112,12 @@ def _trained(stream: RunRecords, world_size: int) -> list[int]:
     return samples
 
 
-def _there(stream: RunRecords, rank: int, seconds: float) -> float:
-    """Return the seconds of training during which the rank was present; `seconds` if it was not lost, 0 if it was lost
-    before it trained."""
-    if rank not in stream.drops or stream.clock is None:
+def _there(stream: RunRecords, rank: int, away: Spans, seconds: float) -> float:
+    """Return the seconds of training during which the rank was present; 0 if it was lost before it trained. `away`: when
+    it was absent."""
+    if stream.clock is None:
         return seconds
-    return min(stream.clock.at(stream.last_at[rank]), seconds) if rank in stream.last_at else 0.0
+    end = seconds
+    if rank in stream.drops:
+        end = min(stream.clock.at(stream.last_at[rank]), seconds) if rank in stream.last_at else 0.0
+    return end - sum(min(stream.clock.at(until), end) - min(stream.clock.at(since), end) for since, until in away)

@@ -22,6 +22,7 @@ from operator import attrgetter
 from bench.base.grouping import grouped, summed
 from bench.base.number_format import plural
 from bench.results.runfolder import Run, group_of
+from bench.validate.consistency import PRESENCE
 from bench.validate.emulated_links import quicker_than_links
 from bench.validate.emulation import otherwise_slow
 from bench.validate.findings import UNBLOCKED, Case
@@ -32,7 +33,7 @@ from ddp.backends import is_torch_native
 from ddp.core.events import Reduced, Snapshot
 from ddp.core.policies import meets_every_step
 
-FRACTIONS = ("compute", "data", "comm", "wait", "eval", "checkpoint", "other")
+FRACTIONS = ("compute", "data", "comm", "wait", "eval", "checkpoint", "absent", "other")
 TOLERANCE = 0.001
 SLACK, SHARE = 1.1, 0.02
 """Tolerance factor on the time of steps or evaluations, and fraction of a rank's time, as the whole and its parts read
@@ -63,8 +64,8 @@ def check(case: Case) -> Verdict | None:
     cell = case.cell
     if not cell.ok:
         return None
-    # If a rank joined later, or never did, the ranks share no span of time and have no breakdown.
-    missing = [m for m in cell.ok if len(m.breakdown) != (0 if m.late else m.world_size)]
+    # Earlier versions had no breakdown if a rank joined later.
+    missing = [m for m in cell.ok if len(m.breakdown) != m.world_size and not (m.late and m.schema_version < PRESENCE)]
     totals = [sum(getattr(rank, name) for name in FRACTIONS) for m in cell.ok for rank in m.breakdown]
     off = max((abs(total - 1) for total in totals), default=0.0)
     line = f"the fractions of every rank sum to 1 within {off:.1g} (allowed: {TOLERANCE:g})"
