@@ -65,8 +65,8 @@ def launched_by(environ: Mapping[str, str]) -> dict[str, Any]:
     with suppress(ValueError):
         if placement := read(environ):
             hosts = list(placement.hosts) or [platform.node()]
-            name = {"name": placement.launcher, "job": placement.job, "hosts": hosts}
-            return {"launcher": name}
+            ranks = placement.world_size
+            return {"launcher": {"name": placement.launcher, "job": placement.job, "hosts": hosts, "ranks": ranks}}
     return {}
 
 

@@ -22,6 +22,7 @@ from ddp.core.errors import ProtocolError
 from ddp.core.events import Progress
 from ddp.core.join_events import Joined, Offered
 from ddp.core.joining import OFFERED
+from ddp.core.run_bounds import RunHeader
 from ddp.engine import ENGINES
 from ddp.process.codec import decode
 from ddp.regular_files import RECORDS, opened
@@ -49,6 +50,8 @@ def join(options: argparse.Namespace) -> Exit:
         records = _RecordTail(folder / EVENTS)
         offers = [f"offer-{secrets.token_hex(8)}" for _ in range(options.ranks)]
     try:
+        with usage():
+            _check_launcher(records.header, folder)
         return _offered(offers, folder, records, options.wait)
     finally:
         records.close()
@@ -154,12 +157,27 @@ def _check(config: dict[str, Any], folder: Path) -> None:
         raise ValueError(f"{folder}: no rank can join a run with cluster.tolerate_loss=false")
 
 
+def _check_launcher(header: RunHeader | None, folder: Path) -> None:
+    """Raise ValueError for a run whose ranks are processes of a launcher: it takes no offers. `header`: its first
+    record; None: not written yet."""
+    launcher = header.env.get("launcher") if header is not None else None
+    if isinstance(launcher, dict) and launcher.get("ranks", 1) > 1:
+        own, name = in_making(folder), launcher["name"]
+        place = folder.with_name(own.name) if own is not None else folder
+        raise ValueError(
+            f"{folder}: {name} has started its ranks, and none can join: end the run, and start it with more processes "
+            f"under {name}, with resume={place} to go on from its last checkpoint"
+        )
+
+
 class _RecordTail:
-    """Reads the records that are appended to a file from now on."""
+    """Reads the first record of a file, `header`, and the records that are appended from now on."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file = opened(path, RECORDS)
+        first = self._decode(self._file.readline().rstrip(b"\n"))
+        self.header = first if isinstance(first, RunHeader) else None
         self._file.seek(0, 2)
         self._rest = b""
 
@@ -170,9 +188,10 @@ class _RecordTail:
     def new(self) -> Iterator[Any]:
         """Iterate over the records appended since the last call. Raise UsageError if the file cannot be read."""
         *lines, self._rest = (self._rest + self._file.read()).split(b"\n")
-        for line in lines:
-            try:
-                if line:
-                    yield decode(line)
-            except ProtocolError as error:
-                raise UsageError(f"{self._path}: {error}") from None
+        yield from (self._decode(line) for line in lines if line)
+
+    def _decode(self, line: bytes) -> Any:
+        try:
+            return decode(line) if line else None
+        except ProtocolError as error:
+            raise UsageError(f"{self._path}: {error}") from None

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from bench.base.environment import launched_by
 from bench.base.exitcodes import Exit
+from bench.base.usage import UsageError
 from bench.command import join_command
 from bench.command.join_command import Answers, _check
 from bench.results.runfolder import find_runs, read_records
@@ -16,6 +18,8 @@ from ddp.core.commands import Drop, Restart
 from ddp.core.events import Lost, Progress
 from ddp.core.join_events import Joined, Offered
 from ddp.core.joining import OFFERED
+from ddp.core.run_bounds import RunHeader
+from ddp.process.codec import encode
 from tests.bench.streams import make_metrics, make_records, make_spec
 from tests.commands.killed_runs import QUIET, command, in_model
 from tests.warm import PICTURES, Warm, wait_for
@@ -135,6 +139,28 @@ def test_a_run_that_nobody_can_join_is_refused() -> None:
     with pytest.raises(ValueError, match="tolerate_loss"):
         _check({"backend": "cpu", "world_size": 2, "cluster": {"tolerate_loss": False}}, Path("runs/x"))
     _check({"backend": "nccl", "world_size": 2, "cluster": {}}, Path("runs/x"))
+
+
+@pytest.mark.parametrize(("ranks", "refused"), [(2, True), (1, False)])
+def test_a_run_whose_ranks_a_launcher_has_started_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int, refused: bool
+) -> None:
+    """The command waited for a minute. With one process of the launcher, the run starts its ranks itself."""
+    folder = tmp_path / ".tmp-w2-s0-abc-1@here"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"backend": "nccl", "world_size": 2}')
+    env = launched_by({"DDP_LAUNCHER": "torchrun", "WORLD_SIZE": str(ranks), "MASTER_ADDR": "here"})
+    assert env["launcher"]["ranks"] == ranks
+    (folder / "events.jsonl").write_bytes(encode(RunHeader(1.0, 1.0, {}, env, {})) + b"\n")
+    monkeypatch.setattr(join_command, "_going_on", lambda path: folder)
+    monkeypatch.setattr(join_command, "writer", lambda path: 1)
+    options = Namespace(path=tmp_path, ranks=1, wait=0.0)
+    if refused:
+        with pytest.raises(UsageError, match=f"under torchrun, with resume={tmp_path}/w2-s0-abc to go on"):
+            join_command.join(options)
+    else:
+        assert join_command.join(options) == Exit.FAILED, "it had no time"
+    assert not list(folder.glob("offer-*"))
 
 
 @pytest.mark.parametrize("end", [Exit.FAILED, KeyboardInterrupt])

@@ -97,7 +97,8 @@ def test_a_host_that_is_shared_is_told_and_the_job_is_named() -> None:
     assert "SLURM gave 2 of 4 cores" in str(shared_cores(job, 4))
     assert shared_cores(job, 2) is None
     assert shared_cores({}, 4) is None
-    assert launched_by(job) == {"launcher": {"name": "slurm", "job": "7", "hosts": [os.uname().nodename]}}
+    about = {"name": "slurm", "job": "7", "hosts": [os.uname().nodename], "ranks": 1}
+    assert launched_by(job) == {"launcher": about}
     assert launched_by({}) == {}
 
 
