@@ -18,7 +18,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks import deciding, frame
+from benchmarks import frame
+from benchmarks.documents import put
 from ddp.core.commands import Apply, Average, Evaluate, Join, RankCommand, Reduce, Stop
 from ddp.core.coordinator import Coordinator
 from ddp.core.events import Alive, Averaged, Evaluated, Event, Finished, Progress, Ready, Reduced, Snapshot, Tick
@@ -30,7 +31,6 @@ from ddp.process.clock import now
 from ddp.process.codec import decode, encode
 
 MODES = ("sync/nccl", "cadence/nccl", "async/nccl", "cadence/cpu", "async/cpu")
-BEGIN, END = "<!-- coordinating: python -m benchmarks.coordinating --write -->", "<!-- end of coordinating -->"
 BATCH = 8
 
 
@@ -184,8 +184,7 @@ def main() -> int:
     table = frame.table(rows, ["mode", "ranks", "events", "µs an event"])
     print(table)
     if asked.write:
-        text = deciding.DOCUMENT.read_text(encoding="utf-8")
-        deciding.DOCUMENT.write_text(deciding.written(text, table, BEGIN, END), encoding="utf-8")
+        put("explanation/speed.md", coordinating=table)
     return 0
 
 

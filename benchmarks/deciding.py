@@ -18,10 +18,11 @@ import resource
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any, get_args
 
 from bench.base.garbage import no_collections
+from benchmarks import frame
+from benchmarks.documents import put
 from ddp.core.coordinator import Coordinator
 from ddp.core.events import Event
 from ddp.core.policies import POLICIES
@@ -29,8 +30,6 @@ from ddp.core.world import World
 from ddp.process.codec import decode, encode
 from ddp.sim import Costs, Simulation
 
-DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "explanation" / "speed.md"
-BEGIN, END = "<!-- deciding: python -m benchmarks.deciding --write -->", "<!-- end of deciding -->"
 BATCH = 8
 SPEEDS = 7
 """Ranks are of so many speeds, 1 % apart."""
@@ -99,19 +98,12 @@ def table(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def written(text: str, content: str, begin: str = BEGIN, end: str = END) -> str:
-    """Return the document with the table in it."""
-    before, rest = text.split(begin)
-    return f"{before}{begin}\n\n{content}\n\n{end}{rest.split(end)[1]}"
-
-
 def main() -> int:
     """Run the command; its exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = frame.options(__doc__, "write the table into the document")
     parser.add_argument("--policies", default="sync,cadence,async")
     parser.add_argument("--ranks", default="2,8,256,4096")
     parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--write", action="store_true", help="write the table into the document")
     parser.add_argument("--cell", nargs=3, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.cell:
@@ -125,8 +117,7 @@ def main() -> int:
             print(rows[-1], file=sys.stderr, flush=True)
     print(table(rows))
     if asked.write:
-        text = DOCUMENT.read_text(encoding="utf-8")
-        DOCUMENT.write_text(written(text, table(rows)), encoding="utf-8")
+        put("explanation/speed.md", deciding=table(rows))
     return 0
 
 

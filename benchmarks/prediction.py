@@ -16,7 +16,6 @@ to twice as long from one run to the next, which nothing could predict.
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import sys
 import time
@@ -37,6 +36,7 @@ from bench.predict.cells import Prediction, predict
 from bench.predict.evidence import CalibratedCell, own_cell
 from bench.predict.play import PredictedCell
 from bench.results.runfolder import Run, find_runs
+from benchmarks import frame
 from ddp.core.links import parse
 from ddp.core.values import replace
 from ddp.process.cores import cores
@@ -77,7 +77,6 @@ SAMPLES = {"char_rnn": 1536}
 EPOCHS, OWN_EPOCHS = 1, 5
 """Epochs of a run with given step times, and without: there runs of one epoch differed by up to 40 %."""
 SPAWNED = multiprocessing.get_context("spawn")
-REPORTS = Path(__file__).resolve().parents[1] / "reports" / "prediction"
 
 
 @dataclass(frozen=True)
@@ -220,15 +219,17 @@ def summary(found: list[TruthRow]) -> tuple[str, bool]:
     return text, median(errors) <= MEDIAN and max(errors) <= WORST and covered >= COVERED
 
 
-HEAD = "| model | cell | link | predicted, samples/s | 90 % interval | real, mean (range) | error | within |"
+HEAD = (
+    "| model | cell | link | predicted, samples/s | 90 % interval | real, mean (range) | error | within |\n"
+    f"{'|---' * 8}|"
+)
 
 
 def main() -> int:
     """Train, predict and print; 1 if a threshold is missed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = frame.options(__doc__, "write the table into reports/prediction")
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--own", action="store_true", help="steps as long as they take, in runs/prediction-own")
-    parser.add_argument("--write", action="store_true")
     parser.add_argument("--jobs", type=int, default=1, help="runs side by side, all but one of them waiting for links")
     parser.add_argument("--runs", type=Path)
     waits = "wait so many seconds before each run for an idle machine (default: 60)"
@@ -237,7 +238,7 @@ def main() -> int:
     grid = FULL if options.full else SMALL
     tree = options.runs or Path("runs/prediction-own" if options.own else "runs/prediction")
     train(grid, tree, options.patience, options.own, options.jobs)
-    print(HEAD, "|---" * 8 + "|", sep="\n", flush=True)
+    print(HEAD, flush=True)
     found = rows(grid, tree, options.own)
     text, met = summary(found)
     print(f"\n{text}")
@@ -249,9 +250,9 @@ def main() -> int:
             f"turn, {cores()} cores for all ranks, steps {steps}. (?): too far from what was calibrated to be relied on."
         )
         title = f"# Predictions against truth, steps {'as long as they take' if options.own else 'of a given time'}"
-        body = [title, "", about, "", HEAD, "|---" * 8 + "|", *map(line, found), "", text]
-        report = REPORTS / ("own-steps.md" if options.own else "truth.md")
-        report.write_text("\n".join(body) + "\n", encoding="utf-8")
+        table = "\n".join([HEAD, *map(line, found)])
+        page = "own-steps.md" if options.own else "truth.md"
+        frame.write_report(f"prediction/{page}", title, about, table, text)
     return 0 if met else 1
 
 

@@ -10,8 +10,6 @@ predicted by `bench predict`. Both write run folders, which are read by the same
 
 from __future__ import annotations
 
-import argparse
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,11 +17,11 @@ from statistics import fmean
 
 from bench.results.runfolder import Run, find_runs
 from bench.results.schema import Metrics
+from benchmarks.frame import bench, options, write_report
 from benchmarks.prediction import NONE, SPEEDS, STEP_S, trained
 
 MODEL, RANKS, LINK = "mlp", 4, "wan_1g_30ms"
 MODES = ("nccl_sync", "nccl_cadence", "nccl_async", "cpu_sync", "cpu_cadence", "cpu_async")
-REPORT = Path(__file__).resolve().parents[1] / "reports" / "scale"
 FIGURES: dict[str, Callable[[Metrics], float]] = {
     "samples/s": lambda m: m.throughput.samples_per_s or 0.0,
     "training, s": lambda m: m.time_s.train,
@@ -39,9 +37,8 @@ FIGURES: dict[str, Callable[[Metrics], float]] = {
 def predicted(tree: Path, source: Run, mode: str) -> Run:
     """Return the prediction of a cell, as its run folder has it."""
     place = tree / f"{mode}-{RANKS}-{LINK}-predicted"
-    words = ["predict", str(source.path), "--ranks", str(RANKS), "--links", LINK, "--output", str(place)]
-    words += ["--speeds", ",".join(map(str, SPEEDS))]
-    subprocess.run([sys.executable, "-m", "bench", *words], check=True, stdout=subprocess.DEVNULL)
+    speeds = ",".join(map(str, SPEEDS))
+    bench("predict", source.path, "--ranks", RANKS, "--links", LINK, "--output", place, "--speeds", speeds)
     (run,) = find_runs(place)[0]
     assert run.metrics.source == "predicted"
     return run
@@ -63,11 +60,10 @@ def rows(tree: Path, mode: str, seeds: tuple[int, ...]) -> list[str]:
 
 def main() -> int:
     """Run the command; its exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, "write the table into reports/scale")
     parser.add_argument("--tree", type=Path, default=Path("runs") / "scale", help="where runs are, or go")
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="real runs of each mode")
-    parser.add_argument("--write", action="store_true", help="write the table into reports/scale")
     asked = parser.parse_args()
     lines = ["| mode | figure | predicted | real, mean (range) | error |", "|---|---|---|---|---|"]
     for mode in asked.modes.split(","):
@@ -76,13 +72,12 @@ def main() -> int:
         lines += found
     if asked.write:
         about = (
-            f"# Over {LINK}, real and predicted\n\n    python -m benchmarks.scale --write\n\n"
             f"{MODEL}, {RANKS} ranks of speeds {SPEEDS} in turn, {asked.seeds} real runs a mode, in which the link is "
             f"emulated, steps of {1e3 * STEP_S[MODEL]:g} ms at speed 1. Predicted from one run of two ranks without "
-            "links.\n\n"
+            "links."
         )
-        REPORT.mkdir(parents=True, exist_ok=True)
-        (REPORT / "README.md").write_text(about + "\n".join(lines) + "\n", encoding="utf-8")
+        title = f"# Over {LINK}, real and predicted"
+        write_report("scale/README.md", title, "    python -m benchmarks.scale --write", about, "\n".join(lines))
     return 0
 
 

@@ -9,7 +9,6 @@ command.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -18,6 +17,7 @@ import time
 from pathlib import Path
 
 from bench.faults.store import revision
+from benchmarks.frame import options
 from ddp.core.policies import POLICIES
 
 TESTS = "tests/sim/test_faults.py"
@@ -46,15 +46,15 @@ def batch(number: int, jobs: int) -> int:
 
 def main() -> int:
     """Run the command."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = options(__doc__)
     parser.add_argument("--most", type=int, default=1_000_000)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--into", type=Path, default=Path("runs/schedules.jsonl"))
-    options = parser.parse_args()
-    options.into.parent.mkdir(parents=True, exist_ok=True)
-    while (state := done(options.into))[0] < options.most:
+    asked = parser.parse_args()
+    asked.into.parent.mkdir(parents=True, exist_ok=True)
+    while (state := done(asked.into))[0] < asked.most:
         began = time.monotonic()
-        if code := batch(state[1], options.jobs):
+        if code := batch(state[1], asked.jobs):
             print(f"batch {state[1]}: a law is broken, see above", file=sys.stderr)
             return code
         line = {
@@ -63,7 +63,7 @@ def main() -> int:
             "schedules": in_a_batch(),
             "seconds": time.monotonic() - began,
         }
-        with options.into.open("a") as file:
+        with asked.into.open("a") as file:
             file.write(json.dumps(line) + "\n")
         print(f"{state[0] + in_a_batch():,} schedules, no law broken", flush=True)
     return 0

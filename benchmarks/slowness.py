@@ -11,9 +11,7 @@ separately.
 
 from __future__ import annotations
 
-import argparse
 import random
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -21,9 +19,8 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from tabulate import tabulate
-
 from bench.results.runfolder import find_runs
+from benchmarks import frame
 from benchmarks.documents import put
 from ddp.core.events import Progress
 from ddp.core.faults import Fault
@@ -169,7 +166,7 @@ def trained(tree: Path, seed: int, clean: bool) -> Path:
         f"output={place}",
         "--quiet",
     ]
-    subprocess.run([sys.executable, "-m", "bench", *words], check=True, stdout=subprocess.DEVNULL)
+    frame.bench(*words)
     (run,), _ = find_runs(place)
     return run.path
 
@@ -194,28 +191,25 @@ def judged_phases(total: Counter[tuple[str, str]]) -> int:
 
 def table(slow: Counter[tuple[str, str]], clean: Counter[tuple[str, str]], runs: int) -> str:
     """Return the page."""
+    words = (RIGHT, AS_HOST, MISSED, FALSE, SHORT_LIVED)
     rows = []
     for kind in (*sorted(CAUSE), "none"):
         source = slow if kind != "none" else slow + clean
-        cells = {word: source[kind, word] for word in (RIGHT, AS_HOST, MISSED, FALSE, SHORT_LIVED)}
-        rows.append({"fault": f"`{kind}`" if kind != "none" else kind, **cells})
+        rows.append([f"`{kind}`" if kind != "none" else kind, *(source[kind, word] for word in words)])
     phases = judged_phases(slow)
     good = sum(n for (kind, word), n in slow.items() if kind != "none" and word in (RIGHT, AS_HOST))
     false = sum(n for (_, word), n in clean.items() if word == FALSE)
     text = (
         f"{good} of {phases} phases of {FACTORS[0]} to {FACTORS[1]:.0f} times are named right within {WITHIN} windows."
     )
-    return (
-        f"{tabulate(rows, headers='keys', tablefmt='pipe')}\n\n{text} In {runs} clean runs {false} were named falsely."
-    )
+    return f"{frame.table(rows, ['fault', *words], 1)}\n\n{text} In {runs} clean runs {false} were named falsely."
 
 
 def main() -> int:
     """Train, judge and print; 1 if fewer than 99 % are right, or a clean run has a slow rank."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = frame.options(__doc__, "write the table into the document")
     parser.add_argument("--phases", type=int, default=200)
     parser.add_argument("--clean", type=int, default=100)
-    parser.add_argument("--write", action="store_true")
     parser.add_argument("--runs", type=Path, default=Path("runs/slowness"))
     options = parser.parse_args()
     slow = outcomes(options.runs, False, options.phases)

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import get_type_hints
 
 import pytest
@@ -16,7 +15,7 @@ from bench.config.config import Config
 from bench.models import MODELS
 from bench.models.data import DATA
 from bench.validate.checks import CHECKS, OPTIONAL
-from benchmarks import coordinating, deciding
+from benchmarks import documents
 from ddp.core.faults import KINDS
 from ddp.core.guard import GUARDS
 from ddp.core.policies import POLICIES
@@ -89,13 +88,16 @@ def test_every_exit_code_is_in_the_reference() -> None:
     assert {int(code) for code in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)} == set(Exit)
 
 
-@pytest.mark.parametrize("measured", [coordinating, deciding])
-def test_tables_have_a_place_in_the_document(measured: ModuleType) -> None:
-    text = deciding.DOCUMENT.read_text()
-    after = deciding.written(text, "a table", measured.BEGIN, measured.END)
-    assert f"{measured.BEGIN}\n\na table\n\n{measured.END}" in after
-    assert after.split(measured.BEGIN)[0] == text.split(measured.BEGIN)[0]
-    assert after.split(measured.END)[1] == text.split(measured.END)[1]
+@pytest.mark.parametrize("name", ["deciding", "coordinating"])
+def test_tables_have_a_place_in_the_document(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text, copy = (documents.DOCS / "explanation" / "speed.md").read_text(), tmp_path / "speed.md"
+    copy.write_text(text)
+    monkeypatch.setattr(documents, "DOCS", tmp_path)
+    documents.put("speed.md", **{name: "a table"})
+    after, begin, end = copy.read_text(), f"<!-- {name} -->", f"<!-- /{name} -->"
+    assert f"{begin}\na table\n\n{end}" in after
+    assert after.split(begin)[0] == text.split(begin)[0]
+    assert after.split(end)[1] == text.split(end)[1]
 
 
 def test_the_documents_stay_short() -> None:
