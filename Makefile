@@ -79,7 +79,7 @@ controller: $(STAMP)
 calibration: $(STAMP)
 	$(BIN)/python -m benchmarks.calibration --write $(ARGS)
 
-# Predictions against real runs of three and four ranks: reports/prediction. Minutes; with ARGS=--full hours.
+# Predictions against real runs of up to eight ranks: reports/prediction. Minutes; with ARGS=--full, as reported, hours.
 prediction: $(STAMP)
 	$(BIN)/python -m benchmarks.prediction --write $(ARGS)
 
