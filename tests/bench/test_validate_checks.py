@@ -11,10 +11,11 @@ from bench.base.exitcodes import Exit
 from bench.results.analysis.volume import volume
 from bench.results.cells import cells
 from bench.results.runfolder import find_runs
-from bench.results.schema import Metrics, ResumedFrom
+from bench.results.schema import SCHEMA_VERSION, Metrics, ResumedFrom
 from bench.validate import Terms, judge
 from bench.validate.checks.curve import course
 from bench.validate.checks.volume import BARE, BEYOND, FLAG, WIDE, _beyond, _buffers, formula
+from bench.validate.consistency import PRESENCE
 from bench.validate.revision import accept, write_proposals
 from ddp.core.event_parts import SketchGroup
 from tests.bench.references import FIVE, TODAY, TWENTY, baselines, cell, one, with_eval
@@ -121,16 +122,24 @@ def test_a_volume_that_is_not_the_formulas_fails(tmp_path: Path, factor: float) 
     assert one(tmp_path, tmp_path / "none", "volume").name == "FAIL"
 
 
-@pytest.mark.parametrize("check", ["volume", "breakdown"])
-def test_a_rank_that_came_later_sent_less_and_has_no_wall_time(tmp_path: Path, check: str) -> None:
+@pytest.mark.parametrize(("check", "version"), [("volume", SCHEMA_VERSION), ("breakdown", PRESENCE - 1)])
+def test_a_rank_that_came_later_sent_less_and_once_had_no_breakdown(tmp_path: Path, check: str, version: int) -> None:
     spec = make_spec("nccl_cadence")
     metrics = with_eval(spec, 0.97)
     sync = metrics.sync.model_copy(update={"bytes": int(metrics.sync.bytes * 0.9)})
     for late in ([], [1]):
-        write_run(tmp_path / str(late), spec, metrics.model_copy(update={"sync": sync, "breakdown": [], "late": late}))
+        changes = {"sync": sync, "breakdown": [], "late": late, "schema_version": version}
+        write_run(tmp_path / str(late), spec, metrics.model_copy(update=changes))
     assert one(tmp_path / "[]", tmp_path / "none", check).name == "FAIL"
-    late = [v.name for v in judge([tmp_path / "[1]"], tmp_path / "none").verdicts if v.check == check]
-    assert "FAIL" not in late
+    verdicts = judge([tmp_path / "[1]"], tmp_path / "none").verdicts
+    assert "FAIL" not in [v.name for v in verdicts if v.check == check]
+
+
+def test_a_rank_that_came_later_has_a_breakdown(tmp_path: Path) -> None:
+    spec = make_spec("nccl_cadence")
+    write_run(tmp_path / "run", spec, with_eval(spec, 0.97).model_copy(update={"breakdown": [], "late": [1]}))
+    verdicts = judge([tmp_path / "run"], tmp_path / "none").verdicts
+    assert "FAIL" in [v.name for v in verdicts if v.check == "breakdown"]
 
 
 def test_two_runs_of_a_seed_must_have_the_same_bits(tmp_path: Path) -> None:
