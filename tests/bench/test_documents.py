@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import get_type_hints
 
@@ -15,7 +15,7 @@ from bench.config.config import Config
 from bench.models import MODELS
 from bench.models.data import DATA
 from bench.validate.checks import CHECKS, OPTIONAL
-from benchmarks import documents
+from benchmarks import documents, targets
 from ddp.core.faults import KINDS
 from ddp.core.guard import GUARDS
 from ddp.core.policies import POLICIES
@@ -64,6 +64,20 @@ def test_every_page_of_measurements_is_in_their_list() -> None:
     text = (ROOT / "reports" / "README.md").read_text()
     for page in (ROOT / "reports").glob("*/*.md"):
         assert f"({page.relative_to(ROOT / 'reports').as_posix()})" in text
+
+
+def test_missed_targets_are_those_of_their_pages() -> None:
+    text = (ROOT / "reports" / "README.md").read_text()
+    block = text.partition(f"<!-- {targets.MARKS} -->\n")[2].partition(f"\n\n<!-- /{targets.MARKS} -->")[0]
+    assert block == "\n".join(targets.rows()), "python -m benchmarks.targets --write"
+
+
+@pytest.mark.parametrize("target", targets.TARGETS, ids=lambda target: target.words)
+def test_a_target_that_is_met_leaves_the_list_and_lost_figures_are_an_error(target: targets.Target) -> None:
+    assert targets.reached(replace(target, missed=lambda *_: True))
+    assert targets.reached(replace(target, missed=lambda *_: False)) == ""
+    with pytest.raises(ValueError, match="has no figures of the target"):
+        targets.reached(replace(target, pattern="(no such figure)"))
 
 
 CHOICES = [
