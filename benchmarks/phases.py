@@ -17,13 +17,14 @@ BEGIN, END = "<!-- phases of a round: python -m benchmarks.phases --write -->", 
 
 
 def diagram() -> str:
-    """Return the table as a Mermaid state diagram: an arrow for each pair of phases, with what comes and what is done."""
+    """Return the table as a Mermaid state diagram: an arrow for each pair of phases, with what comes. What is done is in the
+    table: with it the arrows could not be read."""
     lines = ["```mermaid", "stateDiagram-v2", "    [*] --> idle"]
     lines += [f"    state {phase.value!r} as {_id(phase)}".replace("'", '"') for phase in Phase if " " in phase]
     for phase, row in TABLE.items():
         arrows: dict[Phase, list[str]] = defaultdict(list)
-        for cause, (following, action) in row.items():
-            arrows[following].append(f"{_shown(cause)} / {action}")
+        for cause, (following, _) in row.items():
+            arrows[following].append(_shown(cause))
         lines += [f"    {_id(phase)} --> {_id(to)}: {'<br>'.join(labels)}" for to, labels in arrows.items()]
     return "\n".join([*lines, "```"])
 
