@@ -104,6 +104,8 @@ def _report(arguments: list[str]) -> int:
     parser.add_argument("--experiment", metavar="NAME", help=planned)
     own = "look for experiments in this folder too"
     parser.add_argument("--config-dir", "-cd", dest="presets", type=there, metavar="FOLDER", help=own)
+    alone = "write no links to run folders, for readers who lack them"
+    parser.add_argument("--self-contained", action="store_true", help=alone)
     options = parser.read(arguments)
     from bench.command.validate_command import some_runs
     from bench.report import write_report
@@ -116,8 +118,8 @@ def _report(arguments: list[str]) -> int:
             print(f"bench: no run in {options.path} can be read: mend it, or train it again", file=sys.stderr)
             return Exit.REFUSED
         out = options.out or Path("reports") / options.path.resolve().name
-        compared = {name: getattr(options, name) for name in ("baseline", "previous", "experiment", "presets")}
-        print(write_report(options.path, out, tree=tree, **compared))
+        named = ("baseline", "previous", "experiment", "presets", "self_contained")
+        print(write_report(options.path, out, tree=tree, **{name: getattr(options, name) for name in named}))
     return Exit.OK
 
 

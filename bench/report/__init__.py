@@ -34,13 +34,15 @@ def write_report(
     experiment: str | None = None,
     presets: Path | None = None,
     tree: Tree | None = None,
+    self_contained: bool = False,
 ) -> Path:
     """Write the report on the runs in `root` into the folder `out`: `report.md`, `report.html`, figures and their data.
 
     `baseline`: file or folder of baselines; adds the verdicts. `previous`: an earlier tree; adds the changes since.
     `experiment`: name of the planned experiment; None: the experiment that writes into `root`, if any. `presets`: see
-    `planned`. `tree`: the content of `root`, if it was read already. Returns the path of `report.md`. Raises ValueError
-    if a tree is no folder, the experiment is not known, or `out` cannot be written; OSError if there is no room.
+    `planned`. `tree`: the content of `root`, if it was read already. `self_contained`: no links to run folders. Returns
+    the path of `report.md`. Raises ValueError if a tree is no folder, the experiment is not known, or `out` cannot be
+    written; OSError if there is no room.
     """
     registries.sound("section", SECTIONS)
     grouped, problems = _read(root, tree)
@@ -54,7 +56,7 @@ def write_report(
         out.mkdir(parents=True, exist_ok=True)
         library = load(*judged_by(baseline)) if baseline else Library()
         verdicts = judged(grouped, unreadable, baseline) if baseline else []
-        page = Page(root, out, grouped, tuple(problems), tuple(verdicts), library, earlier, plan)
+        page = Page(root, out, grouped, tuple(problems), tuple(verdicts), library, earlier, plan, self_contained)
         with styled():
             blocks = [block for section in SECTIONS.values() for block in section(page)]
         path = out / "report.md"

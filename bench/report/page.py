@@ -67,6 +67,8 @@ class Page:
     """The cells of an earlier tree; None: there is none to compare with."""
     planned: PlannedExperiment | None = None
     """The experiment whose output the tree is; None: unknown."""
+    self_contained: bool = False
+    """Whether readers may lack the run folders: then no link leads there."""
 
     @cached_property
     def workloads(self) -> dict[Workload, list[Cell]]:

@@ -16,6 +16,9 @@ from bench.base import style
 from bench.report import html, markdown, write_report
 from bench.report.blocks import Bullets, Code, Heading, Picture, TableBlock, Text, Verdicts, nonempty, plain
 from bench.report.page import Page
+from bench.report.sections import timeline
+from bench.results.cells import cells
+from bench.results.runfolder import find_runs
 from tests.bench.streams import make_metrics, make_records, make_spec, write_run
 from tests.browser import browser  # noqa: F401
 from tests.browser import page as tab  # noqa: F401
@@ -233,6 +236,20 @@ def test_a_section_is_folded_until_a_link_leads_into_it(tmp_path: Path, tab: Tab
     assert tab.url.endswith("#part-2")
     tab.locator("pre").wait_for(state="visible", timeout=10_000)  # the page hears of its new address a little later
     assert not tab.locator("p").is_visible()
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_a_self_contained_page_has_no_link_to_a_run_folder(tmp_path: Path, seeds: int) -> None:
+    for seed in range(seeds):
+        folder = write_run(tmp_path / "runs", make_spec("solo", seed=seed))
+        for name, (file, _) in timeline.KINDS.items():
+            (folder / file).write_text(name)
+    for alone in (False, True):
+        cells_of = tuple(cells(find_runs(tmp_path / "runs")[0]))
+        page = Page(tmp_path / "runs", tmp_path, cells_of, (), (), self_contained=alone)
+        text = markdown.render(timeline.section(page))
+        assert ("(runs/mlp/solo/" in text) is not alone
+        assert "`timeline.json`" in text
 
 
 def test_links_lead_to_folders_of_any_name(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench.report.blocks import Block, Heading, Picture, Text, nonempty, plain
-from bench.report.page import NONE, Page, more, table
+from bench.report.page import NONE, Page, listed, more, table
 from bench.results.cells import Cell
 from bench.results.runfolder import Run, located, there
 from ddp import regular_files
@@ -15,14 +15,17 @@ KINDS = {"picture": (PICTURE, "png"), "page": ("timeline.html", "html"), "trace"
 
 
 def section(page: Page) -> list[Block]:
-    """Return links to the timeline files in the run folders; of a single run, its picture."""
+    """Return links to the timeline files in the run folders, on a self-contained page only their names; of a single run,
+    its picture."""
     runs = [(cell, run) for cell in page.cells for run in cell.runs]
     how = "`timeline.json` opens in Perfetto (ui.perfetto.dev)."
     if len(runs) == 1 and there(runs[0][1].path / PICTURE):
         cell, run = runs[0]
         places = [(name, run.path / KINDS[name][0]) for name in ("page", "trace")]
         ways = " · ".join(f"[{name}]({page.link(path)})" for name, path in places if there(path))
-        return [Heading("Timeline"), _picture(page, cell, run), Text(f"{how} {ways}")]
+        return [Heading("Timeline"), _picture(page, cell, run), Text(how if page.self_contained else f"{how} {ways}")]
+    if page.self_contained:
+        return _named(runs, how)
     rows: list[dict[str, str]] = []
     left = 0
     for cell, run in runs:
@@ -38,6 +41,15 @@ def section(page: Page) -> list[Block]:
         return []
     how += " Links lead to the run folders, as they lay when the report was written."
     return nonempty(Heading("Timelines"), Text(how), table(rows, left=6), more(left, "run"))
+
+
+def _named(runs: list[tuple[Cell, Run]], how: str) -> list[Block]:
+    """Return the names of the files that run folders have; [] if none has any."""
+    names = [file for file, _ in KINDS.values() if any(there(run.path / file) for _, run in runs)]
+    if not names:
+        return []
+    files = listed(f"`{name}`" for name in names)
+    return [Heading("Timelines"), Text(f"The run folders, which are not part of this page, have {files}. {how}")]
 
 
 def _picture(page: Page, cell: Cell, run: Run) -> Picture | Text:
