@@ -15,7 +15,7 @@ from bench.results.analysis.stretches import clipped, seconds
 from bench.results.analysis.syncing import collectives, exits
 from bench.results.cells import micro_batches
 from ddp.backends import BACKENDS, SyncKind
-from ddp.core.events import Averaged, Evaluated, Progress, Reduced, RoundClosed, Saved, Snapshot
+from ddp.core.events import Averaged, Evaluated, Memory, Progress, Reduced, RoundClosed, Saved, Snapshot
 from ddp.core.link_costs import TO, Deliveries, meeting_s
 from ddp.core.links import Links, parse
 from ddp.core.policies import POLICIES, meets_every_step
@@ -51,12 +51,16 @@ class Calibration:
     """(kind of slice, fraction of a step) in order, without emulated slowness."""
     gaps_s: tuple[float, ...]
     """By rank, seconds of its loop per step outside of any slice."""
+    beside_s: float
+    """Processor seconds per step besides the work in `steps`: of a rank's loop, its exchanges and its other threads. 0: not
+    recorded."""
     report_s: float
     wires: Floats
     """Seconds of each collective beyond what links take: inside steps until the first rank leaves, else until all have
     left. Empty: there was none."""
     exits: Floats
-    """[collective, rank] seconds by which a rank leaves later than the first, inside steps."""
+    """[collective, 2] seconds by which ranks leave later than the first, inside steps: the last to arrive, and the mean of
+    the others, which have to be woken."""
     rounds: Floats
     """Seconds of averages in collectives, including overhead; empty: there was none."""
     per_step: float
@@ -116,6 +120,7 @@ def calibrated(stream: RunRecords, spec: RunSpec, launched: float) -> Calibratio
         first_s=tuple(float((each[:WARM] - np.median(each)).clip(0).sum()) for each in series.values()),
         parts=_parts(slices),
         gaps_s=_gaps(stream, spec.world_size, beside),
+        beside_s=_beside(stream, spec.world_size),
         report_s=float(np.median(np.concatenate(reports))),
         wires=wires,
         exits=left,
@@ -189,12 +194,12 @@ def _modelled(spec: RunSpec, size: int, count: float) -> float:
 
 
 def _wires(stream: RunRecords, spec: RunSpec, in_step: bool, modelled: float) -> tuple[Floats, Floats]:
-    """Return (seconds of collectives beyond the `modelled` seconds of links; seconds by which each rank left later than
-    the first). A rank that the others waited for continues as soon as it is done itself."""
+    """Return (seconds of collectives beyond the `modelled` seconds of links; seconds by which ranks left later than the
+    first). A rank that the others waited for continues as soon as it is done itself."""
     taken = collectives(stream.slices)[0]
-    left = np.zeros((taken.size, spec.world_size))
+    left = np.zeros((taken.size, 2))
     if in_step:
-        taken, left = exits(stream.slices, spec.world_size)
+        taken, left = exits(stream.slices)
     if taken.size > LEAST_STEPS and not modelled:
         taken, left = taken[1:], left[1:]
     if modelled and taken.size:
@@ -226,6 +231,27 @@ def _gaps(stream: RunRecords, size: int, beside: float) -> tuple[float, ...]:
         covered = seconds(clipped(stream.slices.start[mine], stream.slices.stop[mine], begin, end))
         gaps.append(max(end - begin - covered - beside, 0.0) / taken[rank].size)
     return tuple(gaps)
+
+
+def _beside(stream: RunRecords, size: int) -> float:
+    """Return the processor seconds per step of a rank's process besides the work of its steps, the mean of all ranks; 0 if
+    they were not recorded over steps enough."""
+    slices, found = stream.slices, list[float]()
+    for rank in range(size):
+        mine = slices.places(rank)
+        mine = mine[np.isin(slices.kind[mine], PARTS)]
+        start, stop = slices.start[mine], slices.stop[mine]
+        begins = start[slices.kind[mine] == "forward"][WARM:]
+        used = [each for each in stream.of(Memory) if each.rank == rank and each.cpu_s is not None]
+        used = [each for each in used if begins.size and begins[0] <= each.at <= begins[-1]]
+        if len(used) < 2:
+            continue
+        first, last = used[0], used[-1]
+        steps = int(((begins > first.at) & (begins <= last.at)).sum())
+        if steps >= WARM:
+            work = seconds(clipped(start, stop, first.at, last.at))
+            found.append(max((last.cpu_s or 0.0) - (first.cpu_s or 0.0) - work, 0.0) / steps)
+    return _mean(found)
 
 
 def _averaging(stream: RunRecords, snapshots: bool, wires: Floats, modelled: float) -> tuple[float, Floats, float]:

@@ -26,6 +26,8 @@ from ddp.sim import Costs, Simulation
 from ddp.sim.distributions import StepDistribution
 from ddp.sim.parts import JOIN
 
+SLICE_S = 0.003
+"""Seconds for which a thread keeps a core that others want, on Linux."""
 LEAST_STEPS = 20
 """Least steps of each rank. If the run's epochs are too short for that, the played ones are longer, as a run of its first
 windows only says little of ranks."""
@@ -67,6 +69,9 @@ class Assumption:
     """Ranks that share cores wait for each other's work."""
     cold: bool = False
     """If ranks share a core, all steps are like slow ones, as other ranks' work has replaced their cache contents."""
+    beside: float = 0.5
+    """Fraction of a rank's processor time besides its work that it uses while others compute, too. It hands in before an
+    average, when they still sleep or wait, and is woken after it, when all go on."""
 
 
 def flat(ranks: int, calibrated: int) -> float:
@@ -85,7 +90,7 @@ def linear(ranks: int, calibrated: int) -> float:
 
 
 NOMINAL = Assumption(as_tree, flat)
-CORNERS = (Assumption(flat, flat, queues=False), Assumption(linear, linear, cold=True))
+CORNERS = (Assumption(flat, flat, queues=False), Assumption(linear, linear, cold=True, beside=1.0))
 """The best and the worst plausible assumptions."""
 
 
@@ -190,7 +195,7 @@ def bytes_of(cell: PredictedCell, calibration: Calibration) -> int:
 def costs_of(cell: PredictedCell, calibration: Calibration, seed: int, assumed: Assumption = NOMINAL) -> Costs:
     """Return the costs of operations in a cell; `seed`: of random draws."""
     dice = np.random.default_rng((seed, cell.ranks))
-    cold = assumed.cold and cell.cores is not None and cell.ranks > cell.cores
+    cold = assumed.cold and shares(cell)
     series, sleeps, first = _series(cell, calibration, dice, cold)
     grown = assumed.collectives(cell.ranks, calibration.ranks)
     own = calibration.wires if cell.in_step or not calibration.rounds.size else calibration.rounds
@@ -198,7 +203,9 @@ def costs_of(cell: PredictedCell, calibration: Calibration, seed: int, assumed: 
     times = calibration.per_step if cell.in_step and not calibration.snapshots else 1.0
     places = dice.integers(0, own.size, LENGTH)
     wires = (own[places] * grown * times).tolist()
-    exits = calibration.exits[places] * grown * times if cell.in_step and calibration.exits.size else None
+    # Where ranks share cores, they leave as these wake them: `Costs.cores`.
+    apart = cell.in_step and calibration.exits.size and not (shares(cell) and assumed.queues)
+    exits = calibration.exits[places] * grown * times if apart else None
     links = None if cell.links is None else replace(cell.links, seed=seed)
     size = bytes_of(cell, calibration)
     added = calibration.links is not None  # if so, measured times do not include those of links
@@ -218,13 +225,15 @@ def costs_of(cell: PredictedCell, calibration: Calibration, seed: int, assumed: 
         busier = max(cell.ranks / cores, 1.0) / max(calibration.ranks / cores, 1.0)
         return calibration.evaluate_s * calibration.ranks / cell.ranks * busier
 
-    def leave_s(rank: int, number: int) -> float:
-        return 0.0 if exits is None else float(exits[number % LENGTH, rank % calibration.ranks])
+    def leave_s(rank: int, number: int, last: bool) -> float:
+        return 0.0 if exits is None else float(exits[(number + rank) % LENGTH, 0 if last else 1])
 
     return Costs(
         step_s,
         lambda rank, done: sleeps[rank][done % len(sleeps[rank])],
-        cores=cell.cores if assumed.queues else None,
+        cores=cell.cores if shares(cell) and assumed.queues else None,
+        beside_s=assumed.beside * calibration.beside_s,
+        absorbed=absorbed(cell, calibration),
         by_samples=cell.in_step and not calibration.snapshots,
         between_s=min(calibration.gaps_s),
         latency_s=calibration.latency_s * assumed.messages(cell.ranks, calibration.ranks),
@@ -238,6 +247,24 @@ def costs_of(cell: PredictedCell, calibration: Calibration, seed: int, assumed: 
         evaluate_s=evaluate_s,
         report_s=calibration.report_s,
     )
+
+
+def shares(cell: PredictedCell) -> bool:
+    """Return whether ranks share a core."""
+    return cell.cores is not None and cell.ranks > cell.cores
+
+
+def absorbed(cell: PredictedCell, calibration: Calibration) -> float:
+    """Return the fraction of its waiting for a core by which a rank sleeps less, as a step of a given time includes it.
+
+    What a rank waits when it wakes or is woken lies outside of its step; in a longer step, cores are taken from it again
+    after each `SLICE_S`. The part of a step behind the exchange of gradients does not count, either."""
+    if not step_s_of(calibration):
+        return 0.0
+    work = mean_of(calibration.steps)
+    whole = work + NOMINAL.beside * calibration.beside_s
+    behind = dict(calibration.parts).get("optimizer", 0.0) if cell.in_step and not calibration.snapshots else 0.0
+    return work * (1.0 - behind) / whole * (1.0 - min(SLICE_S / whole, 1.0))
 
 
 Series = list[list[float]]

@@ -51,8 +51,9 @@ class SimulatedCollectives:
         everyone: Callable[[list[int]], None],
         then: Then,
         broke: Then,
-    ) -> None:
-        """Have `rank` enter. Once all `members` have, call `everyone`, and after the transfer each rank's `then`."""
+    ) -> bool:
+        """Have `rank` enter. Once all `members` have, call `everyone`, and after the transfer each rank's `then`. Return
+        whether it was the last of them."""
         self._members.setdefault(key[0], members)
         meeting = self._meetings.get(key)
         if meeting is None:
@@ -66,6 +67,7 @@ class SimulatedCollectives:
             self._timeline.after(self._wire_s(members, key[1]), self._land, key)
         elif self._beat_s < math.inf:  # without a deadline there are no signs of life
             self._timeline.gather(self._timeline.now + self._beat_s, self._wait, (key, rank, meeting))
+        return meeting.flying
 
     def die(self, rank: int) -> None:
         """Break the groups of `rank`, whose process has ended."""

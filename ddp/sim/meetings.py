@@ -167,7 +167,7 @@ class Meetings:
         everyone: Callable[[list[int]], None],
         then: Then,
         broke: Then,
-        later: Callable[[int, int], float] | None = None,
+        later: Callable[[int, int, bool], float] | None = None,
     ) -> None:
         """Enter a collective of the rank's group; without a group it breaks. `later`: seconds by which the rank leaves
         after its end."""
@@ -175,7 +175,7 @@ class Meetings:
         rank.busy = True
         left = partial(self._leave, rank, index, False, then)
         if later is not None:
-            left = partial(self._timeline.after, later(index, rank.met), left)
+            left = partial(self._leave_later, rank, index, later, left)
         torn = partial(self._leave, rank, index, kind == "exchange", broke)
         if rank.group is None:
             self._timeline.after(0.0, torn)
@@ -187,7 +187,12 @@ class Meetings:
             self._collectives.tear(generation)
         rank.met += 1
         self._ranks.turn(index, kind, generation << 32 | rank.met)
-        self._collectives.enter((generation, rank.met), members, index, everyone, left, torn)
+        rank.last_in = self._collectives.enter((generation, rank.met), members, index, everyone, left, torn)
+
+    def _leave_later(
+        self, rank: SimulatedRank, index: int, later: Callable[[int, int, bool], float], left: Then
+    ) -> None:
+        self._timeline.after(later(index, rank.met, rank.last_in), left)
 
     def _leave(self, rank: SimulatedRank, index: int, waited: bool, next: Callable[[], None]) -> None:
         if rank.until > self._timeline.now:

@@ -44,9 +44,13 @@ class Costs:
     asleep_s: Callable[[int, int], float] = _awake
     """(rank, steps that it has done) -> seconds of the next step without a core: the sleep of an emulated slow rank."""
     cores: int | None = None
-    """Number of cores that all ranks share, one per step; None: each rank has its own."""
+    """Number of cores that all ranks share in equal parts; None: each rank has its own."""
     by_samples: bool = False
     """Whether `step_s` and `asleep_s` scale with the samples of a slice; else every slice costs as much as a full batch."""
+    beside_s: float = 0.0
+    """Seconds of a shared core that a rank uses for a step besides `step_s`, as part of `between_s`."""
+    absorbed: float = 0.0
+    """Fraction of its waiting for a core by which a rank sleeps less after the step, as its step takes a given time."""
     between_s: float = 0.0
     """Seconds before each step that are in no slice."""
     latency_s: float = 0.001
@@ -56,9 +60,9 @@ class Costs:
     """(members, number of their group's collectives so far) -> the same, if it is not constant."""
     joins_alone: bool = False
     """Whether a rank forms a new group without waiting for the other members, as in shared memory."""
-    leave_s: Callable[[int, int], float] | None = None
-    """(rank, number of its group's collectives so far) -> seconds between the end of a collective inside a step and the
-    time at which the rank leaves it; None: 0."""
+    leave_s: Callable[[int, int, bool], float] | None = None
+    """(rank, number of its group's collectives so far, whether it was the last to enter) -> seconds between the end of a
+    collective inside a step and the time at which the rank leaves it; None: 0."""
     transfer: Callable[[int, float], float] | None = None
     """(rank, slowdown factor of its link) -> the factor that it measures for a transfer; None: it measures only slow
     links."""
@@ -178,5 +182,7 @@ class SimulatedRank:
     """Generation of the group that it is joining; -1: none."""
     met: int = 0
     """Number of collectives that it has entered with its group."""
+    last_in: bool = False
+    """Whether it was the last to enter its present collective."""
     left: float = 0.0
     """When it left the last collective."""

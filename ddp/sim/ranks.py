@@ -7,22 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 from ddp.core.commands import Apply, Average, Evaluate, Join, Leave, LoadState, RankCommand, Save, SendState, Stop
 from ddp.core.events import Averaged, Evaluated, Failed, Finished, RankEvent, Saved, Shared, Snapshot
 from ddp.core.faults import Fault
 from ddp.core.join_events import Joined, Joining
-from ddp.core.worker import Action, Idle, Step, Worker
+from ddp.core.worker import Action, Idle, Step
 from ddp.core.world import World
+from ddp.sim.computing import ComputingRanks
 from ddp.sim.meetings import Meetings
 from ddp.sim.parts import Costs, SimulatedRank
-from ddp.sim.shared_cores import SharedCores
-from ddp.sim.states import RankStates
 from ddp.sim.timeline import EventQueue
 
 
-class SimulatedRanks(RankStates):
+class SimulatedRanks(ComputingRanks):
     """All ranks of a simulation. `tell` sends an event to the coordinator; `lost` reports the end of a rank's process."""
 
     def __init__(
@@ -36,8 +34,6 @@ class SimulatedRanks(RankStates):
         torn: Callable[[int], bool],
     ) -> None:
         super().__init__(world, costs, timeline, tell)
-        self.in_step = False
-        """Whether gradients are averaged inside every step."""
         self.struck: list[tuple[float, Fault]] = []
         self.average = 0
         """The contents of the last average of snapshots, as bits."""
@@ -48,7 +44,6 @@ class SimulatedRanks(RankStates):
         for fault in faults:
             self._script.setdefault((fault.rank, fault.step), []).append(fault)
         self._meetings = Meetings(self, self.act, torn)
-        self._cores = SharedCores(costs.cores) if costs.cores is not None else None
 
     def deliver(self, orders: list[tuple[RankCommand, int]]) -> None:
         """Deliver orders, each with its rank's number of restarts when it was sent: if the rank was restarted since, it is
@@ -111,36 +106,13 @@ class SimulatedRanks(RankStates):
         if isinstance(action, Step):
             if self._script:
                 self._strike(index)
-            if rank.alive and self.costs.between_s:
-                self._spend(index, "", self.costs.between_s, self._compute, action, before)
-            elif rank.alive:
-                self._compute(index, action, before)
+            if rank.alive:
+                then = partial(self._meetings.exchange, before) if self.in_step else self._stepped
+                self.step(index, action, then)
         elif not isinstance(action, Idle):
             self._obey(index, action)
         elif rank.doing != "wait":
             self.turn(index, "wait")
-
-    def _compute(self, index: int, step: Step, before: Worker) -> None:
-        rank = self.all[index]
-        if self.work is not None and not self.in_step:
-            self.work.begin(index, step)
-        samples = step.batch.samples
-        took = self._step_s(index, samples) if samples else 0.0
-        rank.compute += took
-        if rank.late:
-            rank.data += rank.late * took
-            took += rank.late * took
-        then = partial(self._meetings.exchange, before) if self.in_step else self._stepped
-        begun = self.timeline.now - self.costs.between_s  # a rank reports this time as work
-        self._spend(index, "forward", took, then, step, begun)
-
-    def _step_s(self, index: int, samples: int) -> float:
-        """Return the seconds of a step that begins now, including waiting for a core."""
-        rank, costs = self.all[index], self.costs
-        part = samples / self.world.batch if costs.by_samples else 1.0
-        work = rank.slow * costs.step_s(index, rank.done) * part
-        queued = self._cores.queued_s(self.timeline.now, work) if self._cores is not None else 0.0
-        return queued + work + rank.slow * costs.asleep_s(index, rank.done) * part
 
     def _obey(self, index: int, action: Action) -> None:
         rank, costs = self.all[index], self.costs
@@ -149,12 +121,12 @@ class SimulatedRanks(RankStates):
                 self._meetings.average(index, action)
             case Average():
                 self.report(index)
-                self._spend(index, "copy", costs.copy_s, self._lay_down, action)
+                self.spend(index, "copy", costs.copy_s, self._lay_down, action)
             case Apply():
-                self._spend(index, "copy", costs.copy_s, self._applied, action)
+                self.spend(index, "copy", costs.copy_s, self._applied, action)
             case Evaluate():
                 took = costs.evaluate_s(index)
-                self._spend(index, "evaluate", took, self._evaluated, action, took)
+                self.spend(index, "evaluate", took, self._evaluated, action, took)
             case Join():
                 self._meetings.join(index, action)
             case Leave():
@@ -162,14 +134,14 @@ class SimulatedRanks(RankStates):
             case SendState():
                 self.shared[action.round] = self._sent(rank)
                 took = costs.handover_s if action.joins else costs.copy_s
-                self._spend(index, "copy", took, self._say, Shared(0.0, index, action.round))
+                self.spend(index, "copy", took, self._say, Shared(0.0, index, action.round))
             case LoadState() if action.joins:
-                self._spend(index, "copy", costs.handover_s, self._joined, action.round)
+                self.spend(index, "copy", costs.handover_s, self._joined, action.round)
             case LoadState():
-                self._spend(index, "copy", costs.copy_s, self._adopted, action.round)
+                self.spend(index, "copy", costs.copy_s, self._adopted, action.round)
             case Save():
                 took = costs.copy_s if costs.save_s is None else costs.save_s
-                self._spend(index, "checkpoint", took, self._saved, action.index)
+                self.spend(index, "checkpoint", took, self._saved, action.index)
             case Stop():
                 self.turn(index)
                 end: Sequence[RankEvent] = (Finished(0.0, index, "end", 0, 0),)
@@ -213,21 +185,6 @@ class SimulatedRanks(RankStates):
                 rank.full = "No space left on device"
             case _:
                 raise ValueError(f"the simulator has no fault {kind!r}")
-
-    def _spend(self, index: int, kind: str, seconds: float, then: Callable[..., None], *args: Any) -> None:
-        rank = self.all[index]
-        rank.busy = True
-        self.turn(index, kind)
-        self.timeline.after(seconds, self._spent, rank, index, then, *args)
-
-    def _spent(self, rank: SimulatedRank, index: int, then: Callable[..., None], *args: Any) -> None:
-        if rank.until > self.timeline.now:
-            self.timeline.at(rank.until, self._spent, rank, index, then, *args)
-        elif rank.alive:
-            rank.busy = False
-            self.turn(index)
-            then(index, *args)
-            self.act(index)
 
     def _say(self, index: int, event: RankEvent) -> None:
         self.tell(event)

@@ -3,20 +3,47 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
+
+from ddp.sim.timeline import EventQueue
 
 
 class SharedCores:
-    """Cores that run work in order of arrival, each piece on one core and without preemption.
+    """`count` cores, of which each of n running pieces of work gets `count` / n, at most one: what a kernel does that hands
+    out cores in slices."""
 
-    A real system preempts longer pieces, so that all end late, where here the first ones end early. For steps of about a
-    time slice, a millisecond or two, there is no difference."""
+    def __init__(self, count: int, timeline: EventQueue) -> None:
+        self._count, self._timeline = count, timeline
+        self._running: list[tuple[float, int, Callable[[], None]]] = []
+        """A heap of (where the piece ends on the scale of `_done`, its number, what to do then)."""
+        self._done, self._since = 0.0, 0.0
+        """Seconds of work that a piece would have done that began at the start, up to the time of the last change."""
+        self._started = self._changes = 0
 
-    def __init__(self, count: int) -> None:
-        self._free = [0.0] * count
-        """A heap of the times at which each core becomes free."""
+    def run(self, seconds: float, then: Callable[[], None]) -> None:
+        """Begin a piece of `seconds` of work, and call `then` at its end."""
+        self._advance()
+        self._started += 1
+        heapq.heappush(self._running, (self._done + seconds, self._started, then))
+        self._schedule()
 
-    def queued_s(self, now: float, seconds: float) -> float:
-        """Give a core `seconds` of work at time `now`; return the seconds until the work begins."""
-        begins = max(now, self._free[0])
-        heapq.heapreplace(self._free, begins + seconds)
-        return begins - now
+    def _pace(self) -> float:
+        return min(self._count / len(self._running), 1.0) if self._running else 0.0
+
+    def _advance(self) -> None:
+        now = self._timeline.now
+        self._done, self._since = self._done + (now - self._since) * self._pace(), now
+
+    def _schedule(self) -> None:
+        self._changes += 1
+        if self._running:
+            left = max(self._running[0][0] - self._done, 0.0)
+            self._timeline.after(left / self._pace(), self._end, self._changes)
+
+    def _end(self, change: int) -> None:
+        if change != self._changes:
+            return  # another piece has begun or ended since: its end comes at another time
+        self._advance()
+        *_, then = heapq.heappop(self._running)
+        self._schedule()
+        then()

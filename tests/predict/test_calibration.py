@@ -13,6 +13,7 @@ from bench.predict.evidence import own_cell
 from bench.predict.play import costs_of, samples_of
 from bench.predict.spec import beyond
 from bench.results.analysis.stream import sort
+from ddp.core.events import Memory, Slice
 from ddp.core.link_costs import meeting_s
 from ddp.core.links import parse
 from tests.bench.streams import LAUNCHED, make_records, make_spec
@@ -70,6 +71,20 @@ def test_buckets_behind_the_backward_pass_are_bytes_too() -> None:
     hidden = replace(exchange, seq=exchange.seq + 10**6, bytes=7 * exchange.bytes)
     both = calibrated(replace(stream, behind=hidden), spec, LAUNCHED)
     assert (both.bytes, both.collectives, both.per_step) == (8 * plain.bytes, 2 * plain.collectives, plain.per_step)
+
+
+def test_processor_time_besides_the_work_of_steps_is_measured() -> None:
+    """By hand: each step of 10 ms uses 15 ms of processors, as recorded at some steps; nothing is known without records."""
+    spec = make_spec("nccl_sync", 2, config=CONFIG)
+    records = list(make_records(spec, step_s=(0.01, 0.01)))
+    assert calibrated(sort(records, LAUNCHED), spec, LAUNCHED).beside_s == 0.0
+    for rank in range(2):
+        begins = [
+            each.at for each in records if isinstance(each, Slice) and (each.rank, each.kind) == (rank, "forward")
+        ]
+        records += [Memory(at, rank, 1, 0.015 * step) for step, at in enumerate(begins) if step % 7 == 0]
+    stream = sort(sorted(records, key=lambda each: getattr(each, "at", 0.0)), LAUNCHED)
+    assert calibrated(stream, spec, LAUNCHED).beside_s == pytest.approx(0.005, rel=0.1)
 
 
 def test_ranks_that_share_cores_evaluate_longer() -> None:

@@ -49,7 +49,8 @@ def constant(own: Calibration, *step_s: float) -> Calibration:
     nothing: dict[str, Any] = {"first_s": (0.0,) * len(step_s), "gaps_s": (0.0,) * len(step_s)}
     nothing |= {
         "wires": np.zeros(9),
-        "exits": np.zeros((9, len(step_s))),
+        "exits": np.zeros((9, 2)),
+        "beside_s": 0.0,
         "rounds": np.zeros(0),
         "steps": tuple(np.full(100, each) for each in step_s),
     }
@@ -95,10 +96,11 @@ def test_synchronous_training_takes_the_slowest_step_and_the_link(step_s: list[f
 
 
 def test_a_collective_holds_a_rank_until_it_leaves_and_no_longer() -> None:
-    """By hand: rank 0 leaves 4 ms after rank 1. That counts where both are as fast, and not where rank 1 is waited for."""
+    """By hand: who waits leaves 4 ms after the last to arrive. That counts where both are as fast, and not where one is
+    waited for."""
     own = calibration()
     left = np.zeros((9, 2))
-    left[:, 0] = 0.004
+    left[:, 1] = 0.004
     for step_s, seconds in (((0.01, 0.01), 0.014), ((0.01, 0.03), 0.03)):
         cell = replace(constant(own, *step_s), exits=left)
         rate = rate_of(own_cell(cell), cell, 0)
@@ -108,9 +110,9 @@ def test_a_collective_holds_a_rank_until_it_leaves_and_no_longer() -> None:
 def test_exits_by_hand() -> None:
     rows = [(0, 1.0, 3.0, 7), (1, 2.0, 2.5, 7), (0, 4.0, 4.5, 8), (1, 4.0, 4.5, 8)]
     slices = Slices.of([Slice(at, rank, "exchange", stop - at, seq) for rank, at, stop, seq in rows])
-    wires, left = exits(slices, 3)
+    wires, left = exits(slices)
     assert wires.tolist() == [0.5, 0.5]
-    assert left.tolist() == [[0.5, 0.0, 0.0], [0.0, 0.0, 0.0]]
+    assert left.tolist() == [[0.0, 0.5], [0.0, 0.0]]
 
 
 @given(st.integers(0, 99), st.floats(0.02, 0.4))

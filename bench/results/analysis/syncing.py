@@ -33,15 +33,17 @@ def collectives(slices: Slices) -> tuple[Floats, int]:
     return np.maximum(last - arrival, 0.0), int(slices.bytes[exchange].sum())
 
 
-def exits(slices: Slices, size: int) -> tuple[Floats, Floats]:
-    """Return (seconds of each collective from the last arrival to the first exit; [collective, rank] seconds from that
-    exit to the rank's own, 0 for a rank that was not in it)."""
+def exits(slices: Slices) -> tuple[Floats, Floats]:
+    """Return (seconds of each collective from the last arrival to the first exit; [collective, 2] seconds from that exit to
+    the exit of the last rank to arrive, and to those of the others on average)."""
     exchange, collective, arrival = slices.exchanges
     first = np.full(arrival.size, np.inf)
     np.minimum.at(first, collective, slices.stop[exchange])
-    later = np.zeros((arrival.size, size))
-    later[collective, slices.rank[exchange]] = slices.stop[exchange] - first[collective]
-    return np.maximum(first - arrival, 0.0), later
+    later, waited = slices.stop[exchange] - first[collective], slices.start[exchange] < arrival[collective]
+    sums = np.zeros((2, arrival.size, 2))
+    np.add.at(sums, (0, collective, waited.astype(int)), later)
+    np.add.at(sums, (1, collective, waited.astype(int)), 1.0)
+    return np.maximum(first - arrival, 0.0), sums[0] / np.maximum(sums[1], 1.0)
 
 
 def _sync(kind: str, cost: Floats, payload: int, divergence: float | None) -> SyncTotals:
