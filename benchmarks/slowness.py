@@ -121,7 +121,7 @@ def judged(folder: Path, phases: list[SlowPhase]) -> Iterator[tuple[str, str]]:
         later = [at for at in fold.ends[phase.rank] if at > begin]
         until = later[min(WITHIN, len(later) - 1)] + 1e-9 if later else begin  # the first is in part before
         named = named_of(fold.ranks, phase.rank, begin, until, min(end or until, until))
-        claimed += named
+        claimed += [*named, *later_of(fold.ranks, phase, until, end or until)]
         if end is None and not named:
             continue  # the run was over before three windows of it
         causes = [each.cause for each in named]
@@ -140,6 +140,13 @@ def named_of(ranks: Sequence[SlowRank], rank: int, begin: float, until: float, h
         if each.rank == rank
         and (begin < each.named <= until or (each.named <= begin and (each.healed is None or each.healed >= held)))
     ]
+
+
+def later_of(ranks: Sequence[SlowRank], phase: SlowPhase, since: float, end: float) -> list[SlowRank]:
+    """Return the later namings of a phase's rank for its cause while the phase lasts: of one that was named for its host
+    first."""
+    mine = (each for each in ranks if (each.rank, each.cause) == (phase.rank, CAUSE[phase.kind]))
+    return [each for each in mine if since < each.named <= end]
 
 
 def trained(tree: Path, seed: int, clean: bool) -> Path:
