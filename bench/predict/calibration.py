@@ -236,7 +236,7 @@ def _gaps(stream: RunRecords, size: int, beside: float) -> tuple[float, ...]:
 def _beside(stream: RunRecords, size: int) -> float:
     """Return the processor seconds per step of a rank's process besides the work of its steps, the mean of all ranks; 0 if
     they were not recorded over steps enough."""
-    slices, found = stream.slices, list[float]()
+    slices, extra = stream.slices, list[float]()
     for rank in range(size):
         mine = slices.places(rank)
         mine = mine[np.isin(slices.kind[mine], PARTS)]
@@ -250,8 +250,8 @@ def _beside(stream: RunRecords, size: int) -> float:
         steps = int(((begins > first.at) & (begins <= last.at)).sum())
         if steps >= WARM:
             work = seconds(clipped(start, stop, first.at, last.at))
-            found.append(max((last.cpu_s or 0.0) - (first.cpu_s or 0.0) - work, 0.0) / steps)
-    return _mean(found)
+            extra.append(max((last.cpu_s or 0.0) - (first.cpu_s or 0.0) - work, 0.0) / steps)
+    return _mean(extra)
 
 
 def _averaging(stream: RunRecords, snapshots: bool, wires: Floats, modelled: float) -> tuple[float, Floats, float]:

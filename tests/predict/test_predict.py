@@ -50,11 +50,10 @@ def constant(own: Calibration, *step_s: float) -> Calibration:
     nothing |= {
         "wires": np.zeros(9),
         "exits": np.zeros((9, 2)),
-        "beside_s": 0.0,
         "rounds": np.zeros(0),
         "steps": tuple(np.full(100, each) for each in step_s),
     }
-    names = ("reduce_s", "copy_s", "latency_s", "evaluate_s", "save_s", "start_s")
+    names = ("beside_s", "reduce_s", "copy_s", "latency_s", "evaluate_s", "save_s", "start_s")
     return replace(own, **nothing | dict.fromkeys(names, 0.0))
 
 
@@ -96,8 +95,7 @@ def test_synchronous_training_takes_the_slowest_step_and_the_link(step_s: list[f
 
 
 def test_a_collective_holds_a_rank_until_it_leaves_and_no_longer() -> None:
-    """By hand: who waits leaves 4 ms after the last to arrive. That counts where both are as fast, and not where one is
-    waited for."""
+    """By hand: who waits leaves 4 ms after the last to arrive. That counts only where both are as fast."""
     own = calibration()
     left = np.zeros((9, 2))
     left[:, 1] = 0.004

@@ -39,11 +39,11 @@ def exits(slices: Slices) -> tuple[Floats, Floats]:
     exchange, collective, arrival = slices.exchanges
     first = np.full(arrival.size, np.inf)
     np.minimum.at(first, collective, slices.stop[exchange])
-    later, waited = slices.stop[exchange] - first[collective], slices.start[exchange] < arrival[collective]
-    sums = np.zeros((2, arrival.size, 2))
-    np.add.at(sums, (0, collective, waited.astype(int)), later)
-    np.add.at(sums, (1, collective, waited.astype(int)), 1.0)
-    return np.maximum(first - arrival, 0.0), sums[0] / np.maximum(sums[1], 1.0)
+    later = slices.stop[exchange] - first[collective]
+    # Two bins a collective: of the last to arrive, and of those that waited.
+    place = 2 * collective + (slices.start[exchange] < arrival[collective])
+    sums, counts = (np.bincount(place, weights, 2 * arrival.size) for weights in (later, None))
+    return np.maximum(first - arrival, 0.0), (sums / np.maximum(counts, 1)).reshape(-1, 2)
 
 
 def _sync(kind: str, cost: Floats, payload: int, divergence: float | None) -> SyncTotals:
