@@ -1,5 +1,5 @@
-"""The harness's Hydra plug-ins: the sweeper `bench`, and the launcher `bench_plan`, which shows points and runs
-nothing.
+"""The harness's Hydra plug-ins: the sweeper `bench`; the launcher `bench_plan`, which shows points and runs nothing; and
+the launcher of sweeps that set nothing of Hydra's.
 
 Hydra loads every module of a folder with this name, in any Hydra application of the environment: this module must
 import nothing heavy. The work is done in `bench.config.sweep_points` and `group_loader`. No `from __future__ import
@@ -7,7 +7,7 @@ annotations` here: Hydra executes the module before it is in `sys.modules`, wher
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,21 +48,31 @@ class BenchSweeper(Sweeper):
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         from bench.base.usage import UsageError
-        from bench.config.group_loader import GroupLoader
         from bench.config.sweep_points import ignored_sweeper
 
         if not any(word.startswith("hydra/sweeper=") for word in config.hydra.overrides.hydra):
             sweeper = ignored_sweeper(hydra_context.config_loader, config)
             if sweeper not in (None, "bench"):
                 raise UsageError(f"no preset can choose the sweeper: give hydra/sweeper={sweeper} on the command line")
+        self.begin(hydra_context, task_function, config, Plugins.instance().instantiate_launcher)
+
+    def begin(
+        self,
+        hydra_context: HydraContext,
+        task_function: TaskFunction,
+        config: DictConfig,
+        make_launcher: Callable[..., Launcher],
+    ) -> None:
+        """Set up the sweeper and a launcher that composes by our loader. `make_launcher`: takes the arguments of
+        `Launcher.setup`."""
+        from bench.config.group_loader import GroupLoader
+
         self.config: DictConfig = config
         self.hydra_context: HydraContext = hydra_context
         self.foresee = getattr(task_function, "foresee", lambda composed, overrides, params: None)
         self.loader = GroupLoader(hydra_context.config_loader)
         context = HydraContext(config_loader=self.loader, callbacks=hydra_context.callbacks)
-        self.launcher: Launcher = Plugins.instance().instantiate_launcher(
-            hydra_context=context, task_function=task_function, config=config
-        )
+        self.launcher: Launcher = make_launcher(hydra_context=context, task_function=task_function, config=config)
 
     def sweep(self, arguments: list[str]) -> list[Sequence[JobReturn]]:
         """Compose every point first, so that a bad point is refused before any run starts; then launch them."""
@@ -141,34 +151,53 @@ class SharingLauncher(Launcher):
         return launch(cells, plan, own.hydra_context, own.task_function)
 
 
-class PlanLauncher(Launcher):
+class InTurnLauncher(Launcher):
     """Calls the task with each point in turn, without Hydra's job folder, log and copies. The task must not change the
     point."""
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        self.context, self.task, self.config = hydra_context, task_function, config
+        self.hydra_context, self.task_function, self.config = hydra_context, task_function, config
+
+    @classmethod
+    def begun(cls, **about: Any) -> "InTurnLauncher":
+        """Make a launcher that is set up. `about`: the arguments of `setup`."""
+        launcher = cls()
+        launcher.setup(**about)
+        return launcher
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """Return nothing: no job was started."""
+        """Return nothing: no job of Hydra's was started."""
         from hydra.core.hydra_config import HydraConfig
-        from rich.console import Console
-        from rich.progress import track
 
         from bench.config.group_loader import GroupLoader, name_point
 
-        console = Console(stderr=True)
-        before, loader = None, self.context.config_loader
+        cfg_before, composed_before, loader = HydraConfig.instance().cfg, None, self.hydra_context.config_loader
         loader = loader if isinstance(loader, GroupLoader) else GroupLoader(loader)
-        for overrides in track(
-            job_overrides, "planning", console=console, transient=True, disable=not console.is_terminal
-        ):
-            composed = loader.point(self.config, list(overrides))
-            if composed is not before:
-                HydraConfig.instance().set_config(composed)
-            name_point(HydraConfig.get(), overrides, folder=False)
-            before = composed
-            self.task(composed)
+        try:
+            for overrides in self._each(job_overrides):
+                composed = loader.point(self.config, list(overrides))
+                if composed is not composed_before:
+                    HydraConfig.instance().set_config(composed)
+                name_point(HydraConfig.get(), overrides, folder=False)
+                composed_before = composed
+                self.task_function(composed)
+        finally:
+            HydraConfig.instance().cfg = cfg_before
         return []
+
+    def _each(self, points: Sequence[Sequence[str]]) -> Iterable[Sequence[str]]:
+        return points
+
+
+class PlanLauncher(InTurnLauncher):
+    """Shows the points to a task that runs nothing, with a bar of progress in a terminal."""
+
+    def _each(self, points: Sequence[Sequence[str]]) -> Iterable[Sequence[str]]:
+        from rich.console import Console
+        from rich.progress import track
+
+        console = Console(stderr=True)
+        return track(points, "planning", console=console, transient=True, disable=not console.is_terminal)
 
 
 for group, name, node in (("sweeper", "bench", BenchSweeperConfig), ("launcher", "bench_plan", PlanLauncherConfig)):

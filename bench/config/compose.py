@@ -19,7 +19,7 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
-from hydra.types import RunMode
+from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
@@ -75,10 +75,12 @@ def compose(
             problems = (beyond(override) or nameless(override) or nowhere(override) for override in overrides)
             for problem in filter(None, problems):
                 raise UsageError(problem)
-            if planning or flags or any(map(_of_hydra, overrides)):
+            if flags not in ([], ["--multirun"]) or any(map(_of_hydra, overrides)):
                 _start(
                     task, [*flags, *(_to_plan(overrides) if planning else _searching(overrides, options.config_dir))]
                 )
+            elif flags:
+                _run_sweep(task, overrides, planning)
             else:
                 _run_one(task, overrides)
             task.collect()
@@ -145,6 +147,27 @@ def _run_one(task: PointTask, overrides: Sequence[str]) -> None:
             task(composed)
         finally:
             HydraConfig.instance().cfg = before
+
+
+class _NoCallbacks:
+    """Hydra's callbacks of a command that sets none, as its jobs call them."""
+
+    def on_job_start(self, **about: Any) -> None: ...
+
+    def on_job_end(self, **about: Any) -> None: ...
+
+
+def _run_sweep(task: PointTask, overrides: Sequence[str], planning: bool) -> None:
+    """Compose a sweep and call the task with its points, as `_start` does, which composes twice more, to look for a
+    sweep and for a preset with a sweeper, and copies each point five times."""
+    from hydra_plugins.elche_bench import BenchSweeper, InTurnLauncher, PlanLauncher
+
+    with _loading(None) as loader:
+        composed = loader.load_configuration("config", [*overrides, "hydra.mode=MULTIRUN"], RunMode.MULTIRUN)
+        sweeper = BenchSweeper(composed.hydra.sweeper.max_batch_size, composed.hydra.sweeper.params)
+        context = HydraContext(config_loader=loader, callbacks=_NoCallbacks())  # type: ignore[arg-type]
+        sweeper.begin(context, task, composed, (PlanLauncher if planning else InTurnLauncher).begun)
+        sweeper.sweep(list(overrides))
 
 
 def _start(task: PointTask, words: list[str]) -> None:

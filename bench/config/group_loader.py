@@ -152,7 +152,9 @@ class GroupLoader(ConfigLoader):
 
     def _composed(self, master: DictConfig, chosen: tuple[str, ...]) -> Composition:
         if chosen not in self._compositions:
-            config = self._loader.load_sweep_config(master, list(chosen))
+            # If no choice varies, this is `master`, in which only the settings of the point are still to be set.
+            constant = set(chosen) <= set(master.hydra.overrides.task)
+            config = master if constant else self._loader.load_sweep_config(master, list(chosen))
             choices = dict(config.hydra.runtime.choices)
             self._compositions[chosen] = Composition(config, _content(config), choices)
         return self._compositions[chosen]

@@ -58,6 +58,15 @@ def test_a_point_is_composed_as_hydra_does(words: tuple[str, ...]) -> None:
             assert ours == theirs
 
 
+def test_where_no_choice_varies_a_point_is_the_master_with_its_settings() -> None:
+    register()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        pairs = compose(("seed=1,2", "policy.base=3,4"), "model=lenet", "mode=cpu_qsr", "train.epochs=2")
+        assert len(pairs) == 4
+        for ours, theirs in pairs:
+            assert ours == theirs
+
+
 def test_a_choice_is_composed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     register()
     with initialize_config_dir(str(CONF), version_base="1.3"):

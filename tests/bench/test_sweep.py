@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
 
 from bench.base.usage import UsageError
 from bench.command import plan_command
-from bench.config.compose import compose
+from bench.config.compose import compose, settings_of
 from bench.results.planned import planned
 from bench.results.runfolder import find_runs, read_object
 from ddp.engine import ENGINES
@@ -107,6 +108,33 @@ def test_the_folder_of_a_sweep_that_is_killed_is_found_by_the_next_one() -> None
     )
     assert len(folders) == 2
     assert not folders[0].exists()
+
+
+@pytest.mark.parametrize("planning", [False, True])
+def test_a_task_sees_of_a_sweep_what_it_sees_by_hydras_entry_point(
+    planning: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which composes more often, and copies every point."""
+
+    def seen() -> list[object]:
+        points: list[object] = []
+
+        def job(composed: DictConfig) -> None:
+            hydra = HydraConfig.get()
+            keys = [key for key in composed if key != "hydra"]
+            values = OmegaConf.to_container(OmegaConf.masked_copy(composed, keys))
+            points.append(
+                (values, settings_of(composed), hydra.mode, [*hydra.overrides.task], {*hydra.runtime.choices})
+            )
+
+        words = ["-m", "model=mlp,lenet", "mode=nccl_sync,nccl_cadence", "policy.anchor=3"]
+        compose(words, (), job, lambda line: None, planning=planning)
+        return points
+
+    quick = seen()
+    assert len(quick) == 4
+    monkeypatch.setattr("bench.config.compose._of_hydra", lambda override: True)
+    assert quick == seen()
 
 
 def test_which_sizes_fit_which_engine() -> None:
