@@ -199,6 +199,8 @@ def _apply(cohort: CoordinatorState, event: events.Event) -> tuple[CoordinatorSt
             return cohort, ()
         case events.Finished():
             return cohort.with_rank(event.rank, replace(cohort.ranks[event.rank], finished=True)), ()
+        case events.Failed() if event.of_all:
+            return cohort, (Abort("failed", f"all ranks: {event.error}"),)
         case events.Failed():
             return lose(cohort, event.rank, event.at, event.error, event.origin)
         case events.Lost():

@@ -7,6 +7,7 @@ EngineError
 +-- Diverged            the training loss stopped being finite
 +-- ReduceFailed        the coordinator's process could not average snapshots
 +-- OutOfResources      the system lacks what the run needs: memory, disk, descriptors, processes
+|   +-- LinksRefused    emulated links are faster than the transport
 +-- Corrupted           a rank's replica is not what it must be
 +-- Aborted             the user ended the run before its end
 +-- PeerGone (in `ddp.process`)        a channel's other end hung up
@@ -48,6 +49,10 @@ class ReduceFailed(EngineError):
 
 class OutOfResources(EngineError):
     """The system lacks what the run needs: memory, disk, descriptors, processes. The message is one line with the remedy."""
+
+
+class LinksRefused(OutOfResources):
+    """Emulated links are faster than the transport. All ranks measure together, so this error ends the run."""
 
 
 class Corrupted(EngineError):

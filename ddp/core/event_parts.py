@@ -122,6 +122,22 @@ class DataContent:
 
 
 @value(frozen=True)
+class Failed(FromRank):
+    """A rank raised. `error` is one line."""
+
+    error: str
+    traceback: str
+    origin: str = ""
+    """Type and place of the exception, equal on ranks that raised the same error; empty: not known."""
+    kind: str = "raised"  # `torn`: its checkpoint is unusable; `explained`: the line says all; `refused`: of its links
+
+    @property
+    def of_all(self) -> bool:
+        """Return whether all ranks fail in the same way, so that nobody can go on."""
+        return self.kind == "refused"
+
+
+@value(frozen=True)
 class Trained(FromRank):
     """For the record: tallies of the samples that a rank trained of `epoch` since the last such event, as the data set
     returned them. Sums are modulo `ddp.tally.MODULUS`."""

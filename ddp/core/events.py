@@ -18,6 +18,7 @@ from ddp.core.event_parts import (
     WorkSeconds,
 )
 from ddp.core.event_parts import Ending as Ending
+from ddp.core.event_parts import Failed as Failed
 from ddp.core.event_parts import Tick as Tick
 from ddp.core.event_parts import Trained as Trained
 from ddp.core.join_events import JoinEvent, Offered
@@ -194,17 +195,6 @@ class Finished(FromRank):
     work: StepWork | None = None
     met: tuple[str, ...] | None = None  # faults of the script that came to it
     numbers: tuple[str, ...] = ()  # states of NumPy's and Python's generators (`ddp.data.seeded.OwnNumbers`)
-
-
-@value(frozen=True)
-class Failed(FromRank):
-    """A rank raised. `error` is one line."""
-
-    error: str
-    traceback: str
-    origin: str = ""
-    """Type and place of the exception, equal on ranks that raised the same error; empty: not known."""
-    kind: str = "raised"  # `torn`: its checkpoint is unusable; `explained`: the line says all
 
 
 @value(frozen=True)

@@ -16,7 +16,7 @@ from ddp.checkpoint import checkpoint
 from ddp.checkpoint.begin import begun
 from ddp.core.commands import ORDERS, Abort, Drop, Publish, RankCommand, Reduce, Restart
 from ddp.core.coordinator import Coordinator, Output
-from ddp.core.errors import Diverged, OutOfResources, RankFailed, RankLost
+from ddp.core.errors import Diverged, LinksRefused, OutOfResources, RankFailed, RankLost
 from ddp.core.events import Ending, Event, Failed
 from ddp.core.policies import EVERY_STEP, POLICIES
 from ddp.engine import solo
@@ -148,6 +148,8 @@ def _raise(abort: Abort, failure: Failed | None) -> None:
         raise Diverged(f"{abort.reason}; lower the learning rate")
     if failure is None:
         raise RankLost(abort.reason)
+    if failure.of_all:
+        raise LinksRefused(abort.reason)
     if failure.kind == "torn":
         raise checkpoint.InvalidCheckpoint(failure.error)
     if failure.kind == "explained":

@@ -18,7 +18,7 @@ from ddp.backends.base import AverageResult, CollectiveAverage, Recuts, Snapshot
 from ddp.checkpoint.checkpoint import InvalidCheckpoint
 from ddp.comm.transports.base import ExchangeBroken, broken
 from ddp.core.commands import Apply, Average, Evaluate, Join, Leave, LoadState, Save, SendState, Stop, Train
-from ddp.core.errors import Corrupted, OutOfResources, encodable
+from ddp.core.errors import Corrupted, LinksRefused, OutOfResources, encodable
 from ddp.core.events import Alive, AverageFailed, Failed, Shared, Snapshot
 from ddp.core.faults import LASTING, Fault
 from ddp.core.join_events import Left
@@ -97,7 +97,7 @@ def _failure(rank: int, error: BaseException) -> Failed:
         return Failed(now(), rank, _clean(str(error), 2_000), "", kind="torn")
     if isinstance(error, OutOfResources | Corrupted):  # not a bug either; the message says it all
         line = _clean(str(error), 2_000)
-        return Failed(now(), rank, line, line, kind="explained")
+        return Failed(now(), rank, line, line, kind="refused" if isinstance(error, LinksRefused) else "explained")
     text = _clean(f"{type(error).__name__}: {error}", 2_000)
     trace = _clean("".join(traceback.format_exception(error)), 200_000)
     return Failed(now(), rank, text, trace, _clean(origin(error), 2_000))

@@ -9,7 +9,7 @@ import pytest
 
 from ddp.core import shared_grants
 from ddp.core.checkpoint_settings import Checkpointing
-from ddp.core.commands import Drop, Reduce, SendState, Shorten, Train
+from ddp.core.commands import Abort, Drop, Reduce, SendState, Shorten, Train
 from ddp.core.errors import ProtocolError
 from ddp.core.events import (
     Alive,
@@ -17,6 +17,7 @@ from ddp.core.events import (
     AverageFailed,
     Ending,
     Evaluated,
+    Failed,
     Lost,
     Merged,
     Progress,
@@ -34,6 +35,15 @@ from ddp.sim import Costs, simulate
 from tests.core.played import play, ready
 
 TOLERANT = World(2, 100, 10, 1, blocking=False, in_step=False, deadline_s=5.0, tolerate_loss=True)
+
+
+def test_an_error_of_all_ranks_ends_the_run_at_once_also_where_losses_are_tolerated() -> None:
+    refused = Failed(2.0, 1, "such links can be predicted only", "", kind="refused")
+    coordinator, issued = play(ready(0), ready(1), refused, world=TOLERANT)
+    assert [order for order in issued if isinstance(order, Abort | Drop)] == [
+        Abort("failed", "all ranks: such links can be predicted only")
+    ]
+    assert coordinator.over
 
 
 def three(**changes: Any) -> World:

@@ -15,9 +15,9 @@ import torch
 from benchmarks.links import measured, off
 from ddp.comm.transports.base import TransportConfig
 from ddp.comm.transports.emulated import EmulatedTransport
-from ddp.core.commands import Apply, Pace, RankCommand
-from ddp.core.errors import OutOfResources
-from ddp.core.events import Alive, Averaged, Event, Merged, Progress, Ready, Snapshot, Tick
+from ddp.core.commands import Abort, Apply, Drop, Pace, RankCommand
+from ddp.core.errors import LinksRefused
+from ddp.core.events import Alive, Averaged, Event, Failed, Merged, Progress, Ready, Snapshot, Tick
 from ddp.core.link_costs import collective_s
 from ddp.core.links import Links, parse
 from ddp.engine.delayed_ranks import DelayedRanks
@@ -70,9 +70,14 @@ def test_snapshots_go_through_links(play: Play, in_process: None) -> None:
     assert len(played.digests) == 1
 
 
-def test_links_faster_than_the_transport_are_refused(play: Play, in_process: None) -> None:
-    with pytest.raises(OutOfResources, match="predicted only"):
-        play("sync", "nccl", links=links("0.001us/80000gbit"))
+@pytest.mark.parametrize(("policy", "backend"), [("sync", "nccl"), ("cadence", "nccl"), ("sync", "zero2")])
+def test_links_faster_than_the_transport_are_refused_by_all_ranks_at_once(
+    play: Play, in_process: None, policy: str, backend: str
+) -> None:
+    records: list[Any] = []
+    with pytest.raises(LinksRefused, match=r"^all ranks: cluster\.links=.*predicted only"):
+        play(policy, backend, links=links("0.001us/80000gbit"), tolerate_loss=True, world_size=3, records=records)
+    assert [type(record) for record in records if isinstance(record, Abort | Drop | Failed)] == [Failed, Abort]
 
 
 class BusyTransport:
@@ -95,7 +100,7 @@ class BusyTransport:
 
 def test_a_transport_that_is_slow_for_a_moment_is_measured_again() -> None:
     EmulatedTransport(cast(Any, BusyTransport(40)), links("2ms/1gbit")).join((0, 1), 0)
-    with pytest.raises(OutOfResources, match=r"takes \d{4,} us"):
+    with pytest.raises(LinksRefused, match=r"takes \d{4,} us"):
         EmulatedTransport(cast(Any, BusyTransport(10_000)), links("2ms/1gbit")).join((0, 1), 0)
 
 

@@ -110,6 +110,8 @@ class _Faults:
 
     def add(self, at: float, record: Trouble) -> None:
         match record:
+            case Failed() if record.of_all:
+                self._row(at, None, "failed", f"all ranks: {record.error}", "ended the run")
             case Failed() | Lost():
                 # The next command tells whether the run goes on without the rank; without one, this row stands.
                 self._row(at, record.rank, _kind(record), _text(record))

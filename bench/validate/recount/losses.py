@@ -41,7 +41,8 @@ def losses(m: Metrics, known: Records) -> Iterator[Figure]:
         return
     zero = known.headers[-1].launched
     rows = [(number, row) for number, row in enumerate(m.faults) if row.rank is not None]
-    ranks = {event.rank for event in (*known.failed, *known.lost)} | {order.rank for order in known.drops}
+    failed = [event for event in known.failed if not event.of_all]
+    ranks = {event.rank for event in (*failed, *known.lost)} | {order.rank for order in known.drops}
     yield Figure("faults: ranks", sorted({row.rank for _, row in rows if row.rank is not None}), sorted(ranks))
     for number, row in rows:
         name, words = f"faults[{number}]", known.failed if row.kind == "failed" else known.lost

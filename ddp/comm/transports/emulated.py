@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ddp.comm.transports.base import MAX, SUM, ExchangeBroken, ShardRange, Transport, Wait
-from ddp.core.errors import OutOfResources
+from ddp.core.errors import LinksRefused
 from ddp.core.link_costs import collective_s
 from ddp.core.links import Links
 from ddp.process.clock import core_wait, now
@@ -71,7 +71,7 @@ class EmulatedTransport:
         return self._inner.empty(name, elements, dtype)
 
     def join(self, members: Sequence[int], generation: int, lives: Sequence[int] = ()) -> None:
-        """Form the group; the first one is measured. Raises OutOfResources for links that are faster than the transport."""
+        """Form the group; the first one is measured. Raises LinksRefused for links that are faster than the transport."""
         self._members = tuple(members)
         self._number = generation << 32
         self._inner.join(members, generation, lives)
@@ -135,7 +135,7 @@ class EmulatedTransport:
         return (now() - arrival - (core_wait() - queued)) / needed
 
     def _probe(self) -> None:
-        """Measure the transport with all ranks. Raises OutOfResources, ExchangeBroken."""
+        """Measure the transport with all ranks. Raises LinksRefused, ExchangeBroken."""
         self._probed = True
         meeting = 0.0
         for elements in (1, PROBED):
@@ -149,7 +149,7 @@ class EmulatedTransport:
             meeting = meeting or least  # before each collective, to know when the last rank has arrived
             floor = least + meeting
             if 0 < planned < floor:
-                raise OutOfResources(
+                raise LinksRefused(
                     f"cluster.links={self._links.words}: {probe.nbytes} bytes would take {planned * 1e6:.0f} us, and this "
                     f"transport ({self.name}) takes {floor * 1e6:.0f} us: such links can be predicted only (bench predict)"
                 )
