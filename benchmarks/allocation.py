@@ -20,6 +20,7 @@ from functools import partial
 import torch
 
 from bench import models
+from benchmarks import frame
 from ddp.core.policies.sync import Sync
 from ddp.core.spans import Batch
 from ddp.process.forkserver import ENVIRONMENT
@@ -88,4 +89,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--step"]:
         print(*step(sys.argv[2]))
     else:
-        main(sys.argv[1:])
+        frame.run_command(partial(main, sys.argv[1:]))

@@ -15,7 +15,7 @@ from statistics import mean
 from typing import Any
 
 from benchmarks.documents import put
-from benchmarks.frame import options, table
+from benchmarks.frame import options, run_command, table
 from ddp.core.commands import Plan
 from ddp.core.events import Averaged, RoundClosed
 from ddp.core.policies.asynchronous import Async
@@ -258,4 +258,4 @@ if __name__ == "__main__":
     parser = options(__doc__, "put the tables into docs/explanation/controller.md")
     parser.add_argument("--only", nargs="+", choices=TABLES, default=list(TABLES), help="these tables")
     asked = parser.parse_args()
-    main(asked.only, asked.write)
+    run_command(partial(main, asked.only, asked.write))

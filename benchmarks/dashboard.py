@@ -29,6 +29,7 @@ import psutil
 from bench.dashboard.process import listen
 from bench.results.runfolder import CONFIG, EVENTS, find_runs
 from bench.results.writer import RunWriter
+from benchmarks import frame
 from tests.bench.dashboards import messages
 from tests.bench.streams import lines, make_records, make_spec
 
@@ -154,4 +155,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    frame.run_command(main)

@@ -17,7 +17,6 @@ import hashlib
 import itertools
 import json
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -35,7 +34,7 @@ from bench.report import write_report
 from bench.results.runfolder import CONFIG, EVENTS, METRICS, find_runs
 from bench.results.schema import Metrics
 from bench.runner.replay import Unfit, deviation
-from benchmarks.frame import bench, options
+from benchmarks.frame import bench, options, run_command
 
 FOLDER = Path(__file__).resolve().parent / "golden"
 DIGESTS, RUNS = FOLDER / "digests.json", FOLDER / "recorded"
@@ -230,4 +229,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

@@ -11,7 +11,6 @@ predicts how these combine. Both count from the first step.
 from __future__ import annotations
 
 import math
-import sys
 import tempfile
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -251,4 +250,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    frame.run_command(main)

@@ -185,7 +185,9 @@ def main() -> None:
         sys.path[0] = os.environ["PYTHONPATH"]  # the checkout, not the folder of this script
         work(arguments.rank, arguments.folder, *arguments.worker)
     else:
-        compare(arguments)
+        from benchmarks import frame  # not in a worker, whose checkout may be an earlier one
+
+        frame.run_command(partial(compare, arguments))
 
 
 if __name__ == "__main__":

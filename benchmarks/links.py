@@ -12,7 +12,6 @@ deviation exceeds 5 %.
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from statistics import fmean, median
 
 import torch
 
-from benchmarks.frame import options, table, write_report
+from benchmarks.frame import options, run_command, table, write_report
 from benchmarks.ranks import gather, lay_down
 from ddp.comm.transports.base import TransportConfig
 from ddp.comm.transports.choice import choose
@@ -177,4 +176,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

@@ -188,7 +188,8 @@ def table(rows: dict[str, Row]) -> str:
     )
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Run the command."""
     parser = frame.options(__doc__, "put the tables into docs/explanation/recovery.md")
     parser.add_argument("--seeds", type=int, default=3)
     asked = parser.parse_args()
@@ -198,3 +199,7 @@ if __name__ == "__main__":
     print(made)
     if asked.write:
         put("explanation/recovery.md", machines=made)
+
+
+if __name__ == "__main__":
+    frame.run_command(main)

@@ -17,7 +17,6 @@ to twice as long from one run to the next, which nothing could predict.
 from __future__ import annotations
 
 import multiprocessing
-import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import redirect_stdout
@@ -265,4 +264,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    frame.run_command(main)

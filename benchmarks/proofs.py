@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.models import MODELS
-from benchmarks.frame import options, table, write_report
+from benchmarks.frame import options, run_command, table, write_report
 from ddp.engine.modes import modes
 from tests.conformance.test_prove import BROUGHT, OWN, PLAIN
 
@@ -114,4 +114,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

@@ -38,7 +38,7 @@ from bench.report.sections import breakdown
 from bench.results.cells import cells
 from bench.results.runfolder import METRICS, Run, find_runs
 from bench.results.schema import Metrics
-from benchmarks import page_one
+from benchmarks import frame, page_one
 from benchmarks.documents import DOCS, dark_twin, put, themed_picture
 
 ROOT = DOCS.parent
@@ -185,4 +185,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    frame.run_command(main)

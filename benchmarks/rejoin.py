@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 
 from bench.results.runfolder import EVENTS, find_runs
-from benchmarks.frame import bench
+from benchmarks.frame import bench, run_command
 from ddp.core.commands import Drop
 from ddp.core.events import Progress, Ready, Resumed
 from ddp.core.join_events import Joined, Joining
@@ -59,4 +59,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -128,7 +128,8 @@ def table(samples: dict[str, tuple[Sample, Sample]], epochs: int) -> str:
     )
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Run the command."""
     parser = frame.options(__doc__, "put the tables into docs/explanation/recovery.md")
     parser.add_argument("--epochs", type=int, default=10)
     asked = parser.parse_args()
@@ -136,3 +137,7 @@ if __name__ == "__main__":
     print(made)
     if asked.write:
         put("explanation/recovery.md", resume=made)
+
+
+if __name__ == "__main__":
+    frame.run_command(main)

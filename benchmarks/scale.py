@@ -10,14 +10,13 @@ predicted by `bench predict`. Both write run folders, which are read by the same
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
 
 from bench.results.runfolder import Run, find_runs
 from bench.results.schema import Metrics
-from benchmarks.frame import bench, options, write_report
+from benchmarks.frame import bench, options, run_command, write_report
 from benchmarks.prediction import NONE, SPEEDS, STEP_S, trained
 
 MODEL, RANKS, LINK = "mlp", 4, "wan_1g_30ms"
@@ -82,4 +81,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from bench.faults.store import revision
-from benchmarks.frame import options
+from benchmarks.frame import options, run_command
 from ddp.core.policies import POLICIES
 
 TESTS = "tests/sim/test_faults.py"
@@ -70,4 +70,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

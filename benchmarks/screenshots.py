@@ -35,7 +35,7 @@ from bench.results.recompute import header_of
 from bench.results.runfolder import read_records
 from bench.timeline import write_timeline
 from bench.timeline.about import about
-from benchmarks import page_one
+from benchmarks import frame, page_one
 from benchmarks.documents import DOCS, paletted
 from tests.bench.streams import make_spec, write_run
 from tests.browser import FLAGS, NAMES
@@ -159,4 +159,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    frame.run_command(main)

@@ -22,6 +22,7 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
+from benchmarks import frame
 from benchmarks.documents import DOCS, dark_twin
 
 ROOT = DOCS.parent
@@ -194,4 +195,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    frame.run_command(main)

@@ -37,7 +37,7 @@ from bench.results.recompute import header_of, result, sealed
 from bench.results.runfolder import EVENTS, METRICS, Run, find_runs, read_records
 from bench.timeline import write_timeline
 from benchmarks.documents import DOCS
-from benchmarks.frame import options, table
+from benchmarks.frame import options, run_command, table
 from ddp.core.measurements import Memory
 from ddp.process.codec import SLICE_HEAD, decode
 
@@ -163,4 +163,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

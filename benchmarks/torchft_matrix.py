@@ -9,7 +9,6 @@ interrupted. `--write` puts the table into reports/faults/torchft.md.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice
@@ -22,6 +21,7 @@ from bench.faults.played import play_missing
 from bench.faults.processes import play
 from bench.faults.store import ResultStore
 from bench.faults.table import COSTS, costs, deviations, markdown
+from benchmarks import frame
 from ddp.core.averaging import Averaging
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -106,4 +106,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    frame.run_command(main)

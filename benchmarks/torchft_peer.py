@@ -29,6 +29,7 @@ from tabulate import tabulate
 
 from bench.base.number_format import plural
 from bench.results.runfolder import EVENTS, find_runs
+from benchmarks import frame
 from benchmarks.documents import put
 from ddp.core.events import Lost, Progress
 from ddp.core.join_events import Joined, Joining
@@ -215,4 +216,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    frame.run_command(main)

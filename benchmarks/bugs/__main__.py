@@ -19,7 +19,6 @@ import os
 import random
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -81,9 +80,10 @@ def train(folder: Path, model: str, mode: str, seeds: Iterable[int], bug: str = 
         environment["PYTHONPATH"] = f"{Path(__file__).parent / 'hook'}{os.pathsep}{ROOT}"
 
     def command(*words: str) -> None:
-        words = sys.executable, "-m", "bench", *words, f"output={folder}", "report=false", "validate=false"
+        words = *words, f"output={folder}", "report=false", "validate=false"
+        how = {"cwd": ROOT, "env": environment, "timeout": limit, "check": False}
         with (folder / "output.txt").open("ab") as output, suppress(subprocess.TimeoutExpired):  # then it is not there
-            subprocess.run(words, cwd=ROOT, env=environment, stdout=output, stderr=output, timeout=limit, check=False)
+            frame.bench(*words, stdout=output, stderr=output, **how)
 
     limit, settings = LIMIT_S * max(len(left), 1), BUGS[bug].settings if bug else ()
     if left:
@@ -246,4 +246,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    frame.run_command(main)

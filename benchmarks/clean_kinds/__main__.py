@@ -15,7 +15,6 @@ import os
 import re
 import shutil
 import signal
-import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +24,7 @@ from pathlib import Path
 
 from bench.results.runfolder import find_runs
 from bench.validate import Verdict
+from benchmarks import frame
 from benchmarks.bugs.__main__ import failed, is_of_the_run
 from benchmarks.clean_kinds.commands import Settings, drawn
 from tests.warm import PICTURES, Warm
@@ -165,4 +165,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    frame.run_command(main)

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from tabulate import tabulate
 
+from benchmarks import frame
 from benchmarks.libraries.charts import charts
 from benchmarks.libraries.compare import compare
 from benchmarks.libraries.files import failing
@@ -86,4 +87,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    frame.run_command(main)
