@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import multiprocessing
 import time
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import partial
@@ -35,8 +35,9 @@ from bench.command.predict_command import calibrated_run, span
 from bench.predict.cells import Prediction, predict
 from bench.predict.evidence import CalibratedCell, own_cell
 from bench.predict.play import PredictedCell
-from bench.results.runfolder import Run, find_runs
+from bench.results.runfolder import Run, find_runs, read_records
 from benchmarks import frame
+from ddp.core.events import Failed
 from ddp.core.links import parse
 from ddp.core.values import replace
 from ddp.process.cores import cores
@@ -47,7 +48,7 @@ SPEEDS = (0.2, 0.1)
 """Of ranks, again from the first: they sleep most of the time, so that two cores suffice."""
 NONE = "none"
 ATTEMPTS = 5
-"""At a run whose links are close to the transport's own speed: it is refused while the transport is slower for a moment."""
+"""At a run whose links are refused, because the transport is slower for a moment."""
 IDLE = 0.1
 """Of the processor: what others may use where a run begins."""
 
@@ -118,7 +119,7 @@ def trained(
     own: bool = False,
 ) -> list[Run]:
     """Return the real runs of a cell, trained where they are not there, each once the machine is idle or `patience_s` are
-    over. `own`: with step times as they come. Raises RuntimeError if one fails."""
+    over. `own`: with step times as they come. Raises RuntimeError if one fails, KeyboardInterrupt if one is interrupted."""
     speeds = [SPEEDS[rank % len(SPEEDS)] for rank in range(ranks)]
     place = tree / f"{mode}-{ranks}-{link}"
     words = [f"model={model}", f"mode={mode}", f"world_size={ranks}", f"cluster.speeds={speeds}", f"output={place}"]
@@ -132,11 +133,20 @@ def trained(
             wait_idle(patience_s)
             with redirect_stdout(StringIO()):
                 code = dispatch(["--quiet", *words, f"seed={seed}"])
-            if code != Exit.FAILED:
+            if code != Exit.FAILED or not refused(place, model, seed):
                 break
+        if code == Exit.KILLED:
+            raise KeyboardInterrupt
         if code:
             raise RuntimeError(f"a run ended with {code}: bench {' '.join(words)} seed={seed}")
     return [run for run in _finished(place, model) if run.metrics.seed in seeds]
+
+
+def refused(place: Path, model: str, seed: int) -> bool:
+    """Return whether the run of a seed failed because its links were faster than the transport was."""
+    runs = [run for run in _runs(place, model) if run.metrics.seed == seed]
+    records = [record for run in runs for record in read_records(run.path)]
+    return any(isinstance(record, Failed) and record.of_all for record in records)
 
 
 def wait_idle(patience_s: float) -> None:
@@ -150,7 +160,7 @@ def train(grid: TruthGrid, tree: Path, patience_s: float, own: bool, jobs: int) 
     """Train what is not there, seed by seed: what was calibrated on and what is predicted at the same times of the day.
 
     One run at a time uses the processor; beside it, in other processes, are runs that mostly wait for links. A process
-    imports once what all its runs need. Raises RuntimeError if a run fails.
+    imports once what all its runs need. Raises RuntimeError at once if a run fails.
     """
     cells = [(2, NONE), *((ranks, link) for link in grid.links for ranks in grid.ranks)]
     with ProcessPoolExecutor(1, SPAWNED) as busy, ProcessPoolExecutor(max(jobs - 1, 1), SPAWNED) as beside:
@@ -160,8 +170,12 @@ def train(grid: TruthGrid, tree: Path, patience_s: float, own: bool, jobs: int) 
             )
             for seed, mode, (ranks, link), model in product(grid.seeds, grid.modes, cells, grid.models)
         ]
-        for run in runs:
-            run.result()
+        try:
+            for run in as_completed(runs):
+                run.result()
+        except BaseException:
+            frame.end_processes()  # the pools would do the rest before they end
+            raise
 
 
 def waits(mode: str, link: str) -> bool:
@@ -170,8 +184,12 @@ def waits(mode: str, link: str) -> bool:
 
 
 def _finished(place: Path, model: str) -> list[Run]:
+    return [run for run in _runs(place, model) if run.metrics.status == "ok"]
+
+
+def _runs(place: Path, model: str) -> list[Run]:
     runs = find_runs(place)[0] if place.is_dir() else []
-    return [run for run in runs if run.metrics.status == "ok" and run.metrics.model == model]
+    return [run for run in runs if run.metrics.model == model]
 
 
 def rows(grid: TruthGrid, tree: Path, alone: bool) -> list[TruthRow]:
