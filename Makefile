@@ -79,7 +79,8 @@ controller: $(STAMP)
 calibration: $(STAMP)
 	$(BIN)/python -m benchmarks.calibration --write $(ARGS)
 
-# Predictions against real runs of up to eight ranks: reports/prediction. Minutes; with ARGS=--full, as reported, hours.
+# Predictions against real runs: a small grid in minutes, printed; ARGS=--full: up to eight ranks, hours, and ARGS=--own: steps
+# as they come, both into reports/prediction.
 prediction: $(STAMP)
 	$(BIN)/python -m benchmarks.prediction --write $(ARGS)
 

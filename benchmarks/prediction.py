@@ -5,7 +5,10 @@ ranks over links.
     python -m benchmarks.prediction --full         # three models, six modes, four links: hours
     python -m benchmarks.prediction --full --jobs 3 --patience 0   # beside each run, two that mostly wait for their links
     python -m benchmarks.prediction --own          # steps as long as they take on this machine
-    python -m benchmarks.prediction --write        # and the table into reports/prediction
+    python -m benchmarks.prediction --full --write # and the table into reports/prediction/truth.md
+    python -m benchmarks.prediction --own --write  # into reports/prediction/own-steps.md
+
+The small grid with given step times has no page: its table is printed only.
 
 Models, cells and thresholds are in this file and were committed before the measurements. A real cell is the mean of
 its runs; it counts as within the interval if this mean is.
@@ -250,7 +253,7 @@ HEAD = (
 
 def main() -> int:
     """Train, predict and print; 1 if a threshold is missed."""
-    parser = frame.options(__doc__, "write the table into reports/prediction")
+    parser = frame.options(__doc__, "write the table into reports/prediction, if --full or --own is given, too")
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--own", action="store_true", help="steps as long as they take, in runs/prediction-own")
     parser.add_argument("--jobs", type=int, default=1, help="runs side by side, all but one of them waiting for links")
@@ -267,18 +270,27 @@ def main() -> int:
     text, met = summary(found)
     print(f"\n{text}")
     if options.write:
-        steps = ", ".join(f"{model} {1e3 * STEP_S[model]:g} ms" for model in grid.models)
-        steps = "as long as they take" if options.own else f"of a given time at speed 1 ({steps})"
-        runs = len(grid.seeds)
-        about = (
-            f"Calibrated on {runs} runs of two ranks without links, {runs} real runs a cell, speeds {SPEEDS} in "
-            f"turn, {cores()} cores for all ranks, steps {steps}. (?): too far from what was calibrated to be relied on."
-        )
-        title = f"# Predictions against truth, steps {'as long as they take' if options.own else 'of a given time'}"
-        table = "\n".join([HEAD, *map(line, found)])
-        page = "own-steps.md" if options.own else "truth.md"
-        frame.write_report(f"prediction/{page}", title, about, table, text)
+        write(grid, options.full, options.own, found, text)
     return 0 if met else 1
+
+
+def write(grid: TruthGrid, full: bool, own: bool, found: list[TruthRow], text: str) -> None:
+    """Write the page of a grid; of the small grid with given step times nothing, as its page is that of the full grid."""
+    if not full and not own:
+        print("\nNothing is written: the page with steps of a given time has the full grid (--full).")
+        return
+    steps = ", ".join(f"{model} {1e3 * STEP_S[model]:g} ms" for model in grid.models)
+    steps = "as long as they take" if own else f"of a given time at speed 1 ({steps})"
+    runs, modes = len(grid.seeds), ", ".join(grid.modes)
+    about = (
+        f"The {'full' if full else 'small'} grid: {', '.join(grid.models)} in {modes} over {', '.join(grid.links)} on "
+        f"{', '.join(map(str, grid.ranks))} ranks. "
+        f"Calibrated on {runs} runs of two ranks without links, {runs} real runs a cell, speeds {SPEEDS} in "
+        f"turn, {cores()} cores for all ranks, steps {steps}. (?): too far from what was calibrated to be relied on."
+    )
+    title = f"# Predictions against truth, steps {'as long as they take' if own else 'of a given time'}"
+    table = "\n".join([HEAD, *map(line, found)])
+    frame.write_report(f"prediction/{'own-steps' if own else 'truth'}.md", title, about, table, text)
 
 
 if __name__ == "__main__":

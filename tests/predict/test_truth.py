@@ -1,7 +1,8 @@
-"""The comparison of predictions with real runs: when a failed run is tried again."""
+"""The comparison of predictions with real runs: when a failed run is tried again, and which grid has which page."""
 
 from __future__ import annotations
 
+import sys
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
@@ -10,9 +11,10 @@ from typing import Any
 import pytest
 
 from bench.base.exitcodes import Exit
+from bench.predict.cells import Prediction
 from bench.results.runfolder import EVENTS
 from benchmarks import frame, prediction
-from benchmarks.prediction import ATTEMPTS, refused, trained
+from benchmarks.prediction import ATTEMPTS, TruthRow, refused, trained
 from ddp.core import commands, events
 from ddp.process.codec import Record, encode
 from tests.bench.streams import make_metrics, make_records, make_spec, write_run
@@ -91,3 +93,31 @@ def test_a_failed_run_ends_the_comparison_at_once(tmp_path: Path, monkeypatch: p
     with pytest.raises(RuntimeError, match="a run ended with 5"):
         prediction.train(prediction.SMALL, tmp_path, 0.0, own=False, jobs=1)
     assert ended == [True]
+
+
+def row() -> TruthRow:
+    figures = {"efficiency": None, "waiting": 0.0, "communicating": 0.0, "bytes": 0, "limit": "", "beyond": ()}
+    made = Prediction("", "nccl_sync", 3, "", 100.0, 90.0, 110.0, True, plays=1, seconds=1.0, **figures)  # type: ignore[arg-type]
+    return TruthRow("mlp", made, "none", (101.0,), 0, (0.1,))
+
+
+@pytest.mark.parametrize(
+    ("words", "page", "grid"),
+    [
+        ("--write", None, ""),
+        ("--full --write", "truth.md", "The full grid: mlp, lenet, char_rnn in"),
+        ("--own --write", "own-steps.md", "The small grid: mlp in"),
+        ("--full", None, ""),
+    ],
+)
+def test_a_grid_overwrites_no_page_but_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, page: str | None, grid: str
+) -> None:
+    monkeypatch.setattr(prediction, "train", lambda *_: None)
+    monkeypatch.setattr(prediction, "rows", lambda *_: [row()])
+    monkeypatch.setattr(frame, "REPORTS", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["prediction", *words.split()])
+    assert prediction.main() == 0
+    assert [path.name for path in tmp_path.rglob("*.md")] == ([page] if page else [])
+    if page:
+        assert grid in (tmp_path / "prediction" / page).read_text()
