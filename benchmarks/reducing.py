@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 
 from benchmarks.ranks import lay_down
-from ddp.comm.transports.base import MEAN, Transport, TransportConfig, choose
+from ddp.comm.transports.base import MEAN, Transport, TransportConfig
+from ddp.comm.transports.choice import choose
 
 SIZES = (4, 1 << 10, 1 << 14, 1 << 16, 1 << 20, 4 << 20, 16 << 20, 40 << 20)
 """Bytes."""

@@ -26,7 +26,8 @@ from ddp.backends.torch_backend import ddp_settings
 from ddp.comm.collectives import Collectives
 from ddp.comm.heartbeat import Heartbeat
 from ddp.comm.transports import gloo
-from ddp.comm.transports.base import TransportConfig, choose
+from ddp.comm.transports.base import TransportConfig
+from ddp.comm.transports.choice import choose
 from ddp.core.commands import Join
 from ddp.core.policies.sync import Sync
 from ddp.core.spans import Batch
