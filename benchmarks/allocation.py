@@ -22,7 +22,7 @@ import torch
 from bench import models
 from benchmarks import frame
 from ddp.core.policies.sync import Sync
-from ddp.core.spans import Batch
+from ddp.core.samples.spans import Batch
 from ddp.process.forkserver import ENVIRONMENT
 from ddp.process.meter import Meter
 from ddp.process.scratch import scratch

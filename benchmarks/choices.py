@@ -16,12 +16,12 @@ from typing import Any
 from benchmarks.controller import LATENCY_S, STEP_S, WIRE_S, Case, closed, drawn, regret
 from benchmarks.documents import put
 from benchmarks.frame import options, table
-from ddp.core.commands import Plan
-from ddp.core.events import PolicyEvent
+from ddp.core.messages.commands import Plan
+from ddp.core.messages.events import PolicyEvent
 from ddp.core.policies.asynchronous import Async
 from ddp.core.policies.cadence import Cadence
 from ddp.core.policies.windows import Lead, WindowPlanner, WindowState
-from ddp.core.world import World
+from ddp.core.settings.world import World
 from ddp.sim import Costs, Simulation, simulate
 
 SPEEDS = ((1.0, 1.0), (1.0, 0.4), (1.0, 0.25, 0.25), (1.0, 0.9, 0.1), (1.0, 0.5, 0.7, 0.3))

@@ -16,12 +16,12 @@ from typing import Any
 
 from benchmarks.documents import put
 from benchmarks.frame import options, run_command, table
-from ddp.core.commands import Plan
-from ddp.core.events import Averaged, RoundClosed
+from ddp.core.messages.commands import Plan
+from ddp.core.messages.events import Averaged, RoundClosed
 from ddp.core.policies.asynchronous import Async
 from ddp.core.policies.cadence import Cadence
 from ddp.core.policies.windows import WindowSettings
-from ddp.core.world import World
+from ddp.core.settings.world import World
 from ddp.sim import Costs, Simulation, simulate
 
 STEP_S = 0.01

@@ -20,12 +20,23 @@ from typing import Any
 
 from benchmarks import frame
 from benchmarks.documents import put
-from ddp.core.commands import Apply, Average, Evaluate, Join, RankCommand, Reduce, Stop
 from ddp.core.coordinator import Coordinator
-from ddp.core.events import Alive, Averaged, Evaluated, Event, Finished, Progress, Ready, Reduced, Snapshot, Tick
+from ddp.core.messages.commands import Apply, Average, Evaluate, Join, RankCommand, Reduce, Stop
+from ddp.core.messages.events import (
+    Alive,
+    Averaged,
+    Evaluated,
+    Event,
+    Finished,
+    Progress,
+    Ready,
+    Reduced,
+    Snapshot,
+    Tick,
+)
 from ddp.core.policies import POLICIES
+from ddp.core.settings.world import World
 from ddp.core.worker import Idle, Step, Worker
-from ddp.core.world import World
 from ddp.engine.elche import coordinate
 from ddp.process.clock import now
 from ddp.process.codec import decode, encode

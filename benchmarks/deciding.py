@@ -24,9 +24,9 @@ from bench.base.garbage import no_collections
 from benchmarks import frame
 from benchmarks.documents import put
 from ddp.core.coordinator import Coordinator
-from ddp.core.events import Event
+from ddp.core.messages.events import Event
 from ddp.core.policies import POLICIES
-from ddp.core.world import World
+from ddp.core.settings.world import World
 from ddp.process.codec import decode, encode
 from ddp.sim import Costs, Simulation
 

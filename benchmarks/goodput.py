@@ -33,10 +33,10 @@ from bench.runner.resume import config_of
 from benchmarks import frame
 from ddp.backends import world_of
 from ddp.comm.transports import memory
-from ddp.core.commands import Drop, Restart
-from ddp.core.events import Evaluated, Finished, Progress, Reduced, RoundClosed
-from ddp.core.faults import Fault, parse
-from ddp.core.join_events import Joined, Joining
+from ddp.core.messages.commands import Drop, Restart
+from ddp.core.messages.events import Evaluated, Finished, Progress, Reduced, RoundClosed
+from ddp.core.messages.join_events import Joined, Joining
+from ddp.core.settings.faults import Fault, parse
 from ddp.engine.loop import REPORT_S
 from ddp.settings import make_policy, restarts
 from ddp.sim import Costs, Simulation

@@ -88,9 +88,9 @@ def mean(values: list[float]) -> float:
 def work(rank: int, folder: Path, model: str, recipe_name: str, data: str, backend_name: str, ranks: str) -> None:
     """Be a rank: read `way steps` from standard input, write seconds of wall, processor, exchange and copying."""
     from ddp.backends.base import load
-    from ddp.core.commands import Join
+    from ddp.core.messages.commands import Join
     from ddp.core.policies.sync import Sync
-    from ddp.core.spans import Batch
+    from ddp.core.samples.spans import Batch
     from ddp.engine.loop import TrainingLoop
     from ddp.replica.task import Job
 

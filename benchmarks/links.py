@@ -24,11 +24,11 @@ from benchmarks.ranks import gather, lay_down
 from ddp.comm.transports.base import TransportConfig
 from ddp.comm.transports.choice import choose
 from ddp.comm.transports.emulated import EmulatedTransport
-from ddp.core.commands import RankCommand
 from ddp.core.errors import OutOfResources
-from ddp.core.events import Event, Ready, Snapshot, Tick
-from ddp.core.link_costs import TO, Deliveries, collective_s
-from ddp.core.links import Links, parse
+from ddp.core.messages.commands import RankCommand
+from ddp.core.messages.events import Event, Ready, Snapshot, Tick
+from ddp.core.network.link_costs import TO, Deliveries, collective_s
+from ddp.core.network.links import Links, parse
 from ddp.engine.delayed_ranks import VALUE_BYTES, DelayedRanks
 from ddp.process.clock import now
 from ddp.process.cores import cores

@@ -10,7 +10,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from benchmarks import frame
-from ddp.core.phases import TABLE, Input, Phase
+from ddp.core.state.phases import TABLE, Input, Phase
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "explanation" / "architecture.md"
 BEGIN, END = "<!-- phases of a round: python -m benchmarks.phases --write -->", "<!-- end of the phases -->"

@@ -40,9 +40,9 @@ from bench.predict.evidence import CalibratedCell, own_cell
 from bench.predict.play import PredictedCell
 from bench.results.runfolder import Run, find_runs, read_records
 from benchmarks import frame
-from ddp.core.events import Failed
-from ddp.core.links import parse
-from ddp.core.values import replace
+from ddp.core.messages.events import Failed
+from ddp.core.network.links import parse
+from ddp.core.values.frozen import replace
 from ddp.process.cores import cores
 
 MEDIAN, WORST, COVERED = 0.05, 0.15, 0.90

@@ -16,9 +16,9 @@ from statistics import median
 
 from bench.results.runfolder import EVENTS, find_runs
 from benchmarks.frame import bench, run_command
-from ddp.core.commands import Drop
-from ddp.core.events import Progress, Ready, Resumed
-from ddp.core.join_events import Joined, Joining
+from ddp.core.messages.commands import Drop
+from ddp.core.messages.events import Progress, Ready, Resumed
+from ddp.core.messages.join_events import Joined, Joining
 from ddp.process.codec import body, decode
 
 MODES = ("nccl_sync", "nccl_cadence", "nccl_async", "cpu_sync", "cpu_cadence", "cpu_async", "zero1", "zero2", "zero3")

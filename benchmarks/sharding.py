@@ -26,9 +26,9 @@ from benchmarks import frame
 from benchmarks.ranks import gather, lay_down
 from benchmarks.tensor_memory import STATE, Kinds, TensorWatch, kinds
 from ddp.backends.base import load
-from ddp.core.commands import Join
+from ddp.core.messages.commands import Join
 from ddp.core.policies.sync import Sync
-from ddp.core.spans import Batch
+from ddp.core.samples.spans import Batch
 from ddp.engine.loop import TrainingLoop
 from ddp.process.scratch import scratch
 from ddp.replica.replica import Replica

@@ -27,7 +27,7 @@ from bench.config.plan import RunPlan, plan
 from bench.models.data import DATA
 from benchmarks import frame
 from benchmarks.documents import put
-from ddp.core.events import Averaged, Evaluated, Finished, Progress, Ready, RoundClosed
+from ddp.core.messages.events import Averaged, Evaluated, Finished, Progress, Ready, RoundClosed
 from ddp.engine import elche
 from ddp.engine.in_process import InProcessRanks
 from ddp.engine.round_sketches import RoundSketches

@@ -5,7 +5,7 @@ runs.
 
 `--write` puts the table into docs/explanation/recovery.md. A run has three slow phases, drawn from its seed: rank, cause and
 factor. Modes whose ranks meet in collectives do so over emulated links, which become slow, too. A phase that
-`ddp.core.slowness` names for its cause, or for its host, counts as right; phases named for the host are counted
+`ddp.core.anomalies.slowness` names for its cause, or for its host, counts as right; phases named for the host are counted
 separately.
 """
 
@@ -21,9 +21,9 @@ from pathlib import Path
 from bench.results.runfolder import find_runs
 from benchmarks import frame
 from benchmarks.documents import put
-from ddp.core.events import Progress
-from ddp.core.faults import Fault
-from ddp.core.slowness import COMPUTE, HOST, INPUT, LINK, SlowFold, SlowRank
+from ddp.core.anomalies.slowness import COMPUTE, HOST, INPUT, LINK, SlowFold, SlowRank
+from ddp.core.messages.events import Progress
+from ddp.core.settings.faults import Fault
 from ddp.process.codec import decode
 
 MODES = ("nccl_cadence", "cpu_async", "nccl_sync", "nccl_async", "cpu_cadence")

@@ -28,9 +28,9 @@ from ddp.comm.heartbeat import Heartbeat
 from ddp.comm.transports import gloo
 from ddp.comm.transports.base import TransportConfig
 from ddp.comm.transports.choice import choose
-from ddp.core.commands import Join
+from ddp.core.messages.commands import Join
 from ddp.core.policies.sync import Sync
-from ddp.core.spans import Batch
+from ddp.core.samples.spans import Batch
 from ddp.gradients.average import GradientAverage
 from ddp.parallel.group import Group, make
 from ddp.process.meter import Meter

@@ -38,7 +38,7 @@ from bench.results.runfolder import EVENTS, METRICS, Run, find_runs, read_record
 from bench.timeline import write_timeline
 from benchmarks.documents import DOCS
 from benchmarks.frame import options, run_command, table
-from ddp.core.measurements import Memory
+from ddp.core.messages.measurements import Memory
 from ddp.process.codec import SLICE_HEAD, decode
 
 CELL = ("model=mlp", "mode=solo", "validate=false")

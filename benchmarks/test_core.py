@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.deciding import simulation
 from ddp.core.policies import POLICIES
-from ddp.core.world import World
+from ddp.core.settings.world import World
 from ddp.sim import Costs, simulate
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.timeline import write_timeline
-from ddp.core import events
+from ddp.core.messages import events
 from tests.bench.streams import LAUNCHED, make_metrics, make_records, make_spec
 
 

@@ -28,8 +28,8 @@ from bench.results.recompute import plain, result, sealed
 from bench.results.runfolder import CONFIG, EVENTS, METRICS, find_runs
 from bench.timeline import write_timeline
 from bench.validate import judge_cells
-from ddp.core.events import Averaged, Slice, Snapshot
-from ddp.core.run_bounds import RunEnd, RunHeader
+from ddp.core.messages.events import Averaged, Slice, Snapshot
+from ddp.core.messages.run_bounds import RunEnd, RunHeader
 from ddp.process.codec import Record
 from tests.bench.streams import LAUNCHED, lines, make_records, make_spec
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from ddp.core.loader_settings import Loading
-from ddp.core.spans import Chunk
+from ddp.core.samples.spans import Chunk
+from ddp.core.settings.loader import Loading
 from ddp.data import TensorSource
 from ddp.data.batch_loader import feed
 from ddp.data.epoch_order import EpochOrder

@@ -19,7 +19,7 @@ import torch
 
 from bench import models
 from ddp.core.policies.sync import Sync
-from ddp.core.spans import Batch
+from ddp.core.samples.spans import Batch
 from ddp.process.meter import Meter
 from ddp.process.slowdown import Slowdown
 from ddp.replica.replica import Replica

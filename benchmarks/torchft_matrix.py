@@ -22,7 +22,7 @@ from bench.faults.processes import play
 from bench.faults.store import ResultStore
 from bench.faults.table import COSTS, costs, deviations, markdown
 from benchmarks import frame
-from ddp.core.averaging import Averaging
+from ddp.core.settings.averaging import Averaging
 
 ROOT = Path(__file__).resolve().parents[1]
 RUNS, REPORT = ROOT / ".benchmarks" / "torchft", ROOT / "reports" / "faults" / "torchft.md"

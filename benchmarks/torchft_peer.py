@@ -31,8 +31,8 @@ from bench.base.number_format import plural
 from bench.results.runfolder import EVENTS, find_runs
 from benchmarks import frame
 from benchmarks.documents import put
-from ddp.core.events import Lost, Progress
-from ddp.core.join_events import Joined, Joining
+from ddp.core.messages.events import Lost, Progress
+from ddp.core.messages.join_events import Joined, Joining
 from ddp.process.codec import decode
 
 REPLICAS, VICTIM = 3, 1

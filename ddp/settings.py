@@ -14,9 +14,9 @@ import msgspec
 
 from ddp.comm.transports import TRANSPORTS
 from ddp.core.errors import encodable
-from ddp.core.faults import LOSING, Fault, parse
 from ddp.core.guard import GUARDS
 from ddp.core.policies import POLICIES, Policy
+from ddp.core.settings.faults import LOSING, Fault, parse
 from ddp.registries import missing
 from ddp.suggest import unknown
 

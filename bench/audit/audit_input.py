@@ -14,10 +14,10 @@ from bench.audit.schedule_places import Turn, misplaced, out_of_turn, places, tu
 from bench.config.plan import LaunchPlan
 from bench.results.schema import SCHEMA_VERSION, Metrics
 from ddp.backends import is_torch_native
-from ddp.core.commands import Evaluate
-from ddp.core.event_parts import StepWork
-from ddp.core.events import Evaluated, Finished, Progress, Ready, Resumed, Saved
-from ddp.core.step_settings import NAMES, PLAIN, StepSettings
+from ddp.core.messages.commands import Evaluate
+from ddp.core.messages.event_parts import StepWork
+from ddp.core.messages.events import Evaluated, Finished, Progress, Ready, Resumed, Saved
+from ddp.core.settings.steps import NAMES, PLAIN, StepSettings
 from ddp.engine.modes import engine_of
 from ddp.process.codec import Record
 from ddp.replica.task import Task, epoch_samples

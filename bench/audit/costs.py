@@ -16,7 +16,7 @@ from bench.audit.audit_input import AuditOrder
 from bench.audit.kept_files import OPTIMIZER, Name
 from bench.audit.repeated_step import Bench, Done, moved
 from bench.results.audit_file import AuditItem
-from ddp.core.step_settings import PLAIN
+from ddp.core.settings.steps import PLAIN
 from ddp.replica.scalars import Scalars
 
 NEAR = {"flop_per_sample": 1e-3, "activation_bytes": 0.05}

@@ -20,7 +20,7 @@ from bench.audit.kept_files import BUFFERS, OPTIMIZER, KeptStep, Parts
 from bench.audit.repeated_step import Bench, several
 from bench.base.grouping import grouped
 from bench.results.audit_file import AuditItem
-from ddp.core.step_settings import PLAIN
+from ddp.core.settings.steps import PLAIN
 
 COUNTER = "num_batches_tracked"
 """Buffer of PyTorch's batch norms that counts their passes."""

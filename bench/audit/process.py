@@ -22,7 +22,7 @@ from bench.results.audit_file import FOLDER, UNAUDITED, AuditItem, AuditReport
 from bench.results.rerun_command import auditing
 from bench.results.schema import Metrics
 from ddp.core.errors import OutOfResources
-from ddp.core.event_parts import Files
+from ddp.core.messages.event_parts import Files
 from ddp.process import forkserver
 from ddp.process.codec import Record
 from ddp.process.orphans import bind_rank

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ddp.core.step_settings import PLAIN, StepSettings
+from ddp.core.settings.steps import PLAIN, StepSettings
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ddp.core.commands import Pace, Plan, Train
-from ddp.core.events import Merged, Progress, Resumed
-from ddp.core.spans import measure
+from ddp.core.messages.commands import Pace, Plan, Train
+from ddp.core.messages.events import Merged, Progress, Resumed
+from ddp.core.samples.spans import measure
 from ddp.process.codec import Record
 
 

@@ -13,7 +13,7 @@ from bench.base.usage import UsageError, usage, writing
 from bench.config.user_parts import changed
 from bench.results.audit_file import FOLDER, UNAUDITED, AuditReport, read, write_report
 from bench.results.runfolder import CONFIG, Run, find_runs, read_object, read_records
-from ddp.core.events import Finished
+from ddp.core.messages.events import Finished
 
 
 def audit(path: Path) -> Exit:

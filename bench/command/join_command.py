@@ -17,12 +17,12 @@ from bench.command.parser import Parser
 from bench.results.lease import in_making
 from bench.results.runfolder import CONFIG, EVENTS, FAILED, read_object, writer
 from ddp.backends import BACKENDS
-from ddp.core.commands import Drop, Restart
 from ddp.core.errors import ProtocolError
-from ddp.core.events import Progress
-from ddp.core.join_events import Joined, Offered
-from ddp.core.joining import OFFERED
-from ddp.core.run_bounds import RunHeader
+from ddp.core.membership.joining import OFFERED
+from ddp.core.messages.commands import Drop, Restart
+from ddp.core.messages.events import Progress
+from ddp.core.messages.join_events import Joined, Offered
+from ddp.core.messages.run_bounds import RunHeader
 from ddp.engine import ENGINES
 from ddp.process.codec import decode
 from ddp.regular_files import RECORDS, opened

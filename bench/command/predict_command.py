@@ -29,7 +29,7 @@ from bench.results.analysis.stream import sort
 from bench.results.analysis.training import train_seconds
 from bench.results.runfolder import EVENTS
 from bench.results.schema import MOST_RANKS
-from ddp.core.links import ALGORITHMS, Links, parse
+from ddp.core.network.links import ALGORITHMS, Links, parse
 from ddp.core.policies import POLICIES
 from ddp.settings import emulated, known
 from ddp.sim.distributions import StepDistribution, distribution

@@ -20,7 +20,7 @@ from bench.config.compose import compose
 from bench.config.composed import typed
 from bench.config.config import Config
 from bench.config.hydra_errors import complain
-from ddp.core.step_settings import StepSettings
+from ddp.core.settings.steps import StepSettings
 from ddp.engine.modes import engine_of, modes
 
 if TYPE_CHECKING:

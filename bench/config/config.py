@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ddp.core.averaging import Averaging
-from ddp.core.checkpoint_settings import Checkpointing
-from ddp.core.loader_settings import Loading
-from ddp.core.step_settings import NAMES as STEP
-from ddp.core.step_settings import StepSettings
-from ddp.core.virtual_time import VirtualTime
+from ddp.core.settings.averaging import Averaging
+from ddp.core.settings.checkpoints import Checkpointing
+from ddp.core.settings.loader import Loading
+from ddp.core.settings.steps import NAMES as STEP
+from ddp.core.settings.steps import StepSettings
+from ddp.core.settings.virtual_time import VirtualTime
 from ddp.engine.modes import Mode, mode_of
 
 MISSING: Any = "???"

@@ -14,12 +14,12 @@ from bench.config.virtual_checks import MAX_VIRTUAL, check_virtual
 from bench.models.data import DATA, DataOptions, check
 from bench.models.setup import Recipe, Setup
 from ddp.backends import SyncKind, check_link_faults, check_sharing
-from ddp.core.checkpoint_settings import Checkpointing
-from ddp.core.faults import Fault
-from ddp.core.links import FORM
-from ddp.core.links import parse as parse_links
+from ddp.core.network.links import FORM
+from ddp.core.network.links import parse as parse_links
 from ddp.core.policies import meets_every_step
-from ddp.core.step_settings import NAMES as STEP
+from ddp.core.settings.checkpoints import Checkpointing
+from ddp.core.settings.faults import Fault
+from ddp.core.settings.steps import NAMES as STEP
 from ddp.engine.modes import Mode, backend_of, engine_of
 from ddp.launcher.interfaces import check_bind
 from ddp.replica.task import Job

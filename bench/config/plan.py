@@ -34,12 +34,12 @@ from bench.config.user_parts import TASK, saved
 from bench.models.data import title
 from bench.models.setup import Recipe, Setup
 from ddp.backends import BACKENDS, preload_of
-from ddp.core.averaging import Averaging
-from ddp.core.links import parse
-from ddp.core.loader_settings import Loading
+from ddp.core.network.links import parse
 from ddp.core.policies import Policy
-from ddp.core.step_settings import NAMES as STEP
-from ddp.core.world import World
+from ddp.core.settings.averaging import Averaging
+from ddp.core.settings.loader import Loading
+from ddp.core.settings.steps import NAMES as STEP
+from ddp.core.settings.world import World
 from ddp.engine import ENGINES
 from ddp.engine.modes import backend_of, engine_of
 from ddp.engine.step_checks import check_step

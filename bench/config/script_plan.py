@@ -14,8 +14,8 @@ from bench.config.config_checks import Machine, speeds_of
 from bench.config.plan import resolve, spec_of
 from bench.config.spec import Measure, RunSpec
 from bench.models.setup import Recipe
-from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.policies import DEFAULT
+from ddp.core.settings.checkpoints import Checkpointing
 from ddp.engine.modes import Mode
 from ddp.replica.task import Job
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ddp.core.faults import Fault
+from ddp.core.settings.faults import Fault
 
 
 class Measure(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bench.config.config import Config
 from ddp.backends import paired_backends
-from ddp.core.virtual_time import CONSTANT
+from ddp.core.settings.virtual_time import CONSTANT
 
 MAX_VIRTUAL = 4096
 """Most ranks in virtual time."""

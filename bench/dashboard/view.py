@@ -18,10 +18,10 @@ from bench.results.live.curves import Json, curves, short
 from bench.results.live.history import RunHistory
 from bench.results.live.run import RunFigures, Trouble
 from bench.results.runfolder import flat
-from ddp.core.commands import Drop
-from ddp.core.events import Failed, Lost, Resumed
-from ddp.core.join_events import Joined
-from ddp.core.summary import EpochFigures
+from ddp.core.figures.summary import EpochFigures
+from ddp.core.messages.commands import Drop
+from ddp.core.messages.events import Failed, Lost, Resumed
+from ddp.core.messages.join_events import Joined
 
 
 def row(about: RunCard, history: RunHistory) -> Json:

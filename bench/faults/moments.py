@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.faults.meaning import FaultCell, injected
 from bench.faults.modes import FaultMode
-from ddp.core.commands import Stop
+from ddp.core.messages.commands import Stop
 from ddp.sim import Simulation
 
 DELAY_S = 0.03

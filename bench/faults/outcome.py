@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.faults.meaning import FaultCell, FaultOutcome, documented
-from ddp.core.commands import Abort, Drop
-from ddp.core.events import AverageFailed, Failed, Lost, Merged, Progress
-from ddp.core.join_events import Joined
+from ddp.core.messages.commands import Abort, Drop
+from ddp.core.messages.events import AverageFailed, Failed, Lost, Merged, Progress
+from ddp.core.messages.join_events import Joined
 
 Timed = Sequence[tuple[float, Any]]
 """(seconds, record) in order of time."""

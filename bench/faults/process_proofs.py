@@ -12,8 +12,8 @@ from typing import Any
 from bench.faults.meaning import FaultCell
 from bench.faults.outcome import Timed
 from ddp import regular_files
-from ddp.core.commands import Abort, Drop
-from ddp.core.events import Failed, Lost, Progress, RankEvent, Saved
+from ddp.core.messages.commands import Abort, Drop
+from ddp.core.messages.events import Failed, Lost, Progress, RankEvent, Saved
 
 PAUSE_S, SLOW = 1.2, 6.0
 

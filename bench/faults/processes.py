@@ -22,12 +22,12 @@ from bench.faults.process_proofs import PAUSE_S, SLOW, note_of, proof
 from ddp import regular_files
 from ddp.backends import preload_of
 from ddp.checkpoint import checkpoint
-from ddp.core.averaging import Averaging
-from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.errors import EngineError
-from ddp.core.events import Merged, Progress
-from ddp.core.faults import PhaseFault
-from ddp.core.spans import measure
+from ddp.core.messages.events import Merged, Progress
+from ddp.core.samples.spans import measure
+from ddp.core.settings.averaging import Averaging
+from ddp.core.settings.checkpoints import Checkpointing
+from ddp.core.settings.faults import PhaseFault
 from ddp.engine import ENGINES
 from ddp.process import forkserver
 from ddp.registries import imported

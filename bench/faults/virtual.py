@@ -9,10 +9,10 @@ from bench.faults.meaning import VIRTUAL, FaultCell, FaultOutcome, chosen
 from bench.faults.modes import MODES, FaultMode
 from bench.faults.moments import LAG_S, PAUSE_S, SLOW, Striker
 from bench.faults.outcome import FaultResult, full_strength, missing, noticed, outcome, went_on
-from ddp.core.checkpoint_settings import Checkpointing
-from ddp.core.commands import Abort, Drop
-from ddp.core.events import Failed, Lost, Saved
-from ddp.core.world import World
+from ddp.core.messages.commands import Abort, Drop
+from ddp.core.messages.events import Failed, Lost, Saved
+from ddp.core.settings.checkpoints import Checkpointing
+from ddp.core.settings.world import World
 from ddp.sim import Costs, Simulation
 
 BATCH, EPOCHS, STEPS = 4, 3, 12
@@ -130,7 +130,7 @@ def _stood(simulation: Simulation, striker: Striker, rank: int, at: float) -> st
 
 
 def _is_order(record: Any) -> bool:
-    return type(record).__module__ in ("ddp.core.commands",) or type(record).__name__ == "Merged"
+    return type(record).__module__ in ("ddp.core.messages.commands",) or type(record).__name__ == "Merged"
 
 
 def _paused(simulation: Simulation, striker: Striker, rank: int, at: float) -> str:

@@ -19,12 +19,12 @@ from bench.goodput.simulated import SimulatedTimes
 from bench.results.analysis.goodput import projections
 from bench.results.analysis.rank_seconds import PARTS, repetition
 from bench.results.schema_goodput import Goodput
-from ddp.core.checkpoint_settings import Checkpointing
-from ddp.core.commands import CoordinatorCheckpoint, Publish
 from ddp.core.coordinator import Coordinator
-from ddp.core.events import Saved
+from ddp.core.messages.commands import CoordinatorCheckpoint, Publish
+from ddp.core.messages.events import Saved
 from ddp.core.policies import EVERY_STEP, POLICIES, Policy, meets_every_step
-from ddp.core.world import World
+from ddp.core.settings.checkpoints import Checkpointing
+from ddp.core.settings.world import World
 from ddp.sim import Costs, Simulation
 
 BATCH = 1024

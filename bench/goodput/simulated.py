@@ -10,9 +10,9 @@ import numpy as np
 from bench.results.analysis.histories import Histories
 from bench.results.analysis.rank_seconds import Away, rank_seconds
 from bench.results.analysis.stream import Slices
-from ddp.core.commands import Drop, Join, Leave, Plan, Restart, SendState
-from ddp.core.events import AverageFailed, Finished, Merged, Progress, Ready
-from ddp.core.join_events import Joined, Joining
+from ddp.core.messages.commands import Drop, Join, Leave, Plan, Restart, SendState
+from ddp.core.messages.events import AverageFailed, Finished, Merged, Progress, Ready
+from ddp.core.messages.join_events import Joined, Joining
 
 KINDS = ("forward", "exchange", "copy", "join", "wait", "evaluate", "checkpoint")
 

@@ -28,8 +28,8 @@ from bench.results.analysis.training import Finite, epoch_row
 from bench.results.live.run import RunFigures, is_change
 from bench.results.live.tail import Tail
 from bench.results.schema import Epoch
-from ddp.core.commands import Plan
-from ddp.core.events import Resumed
+from ddp.core.messages.commands import Plan
+from ddp.core.messages.events import Resumed
 from ddp.process.codec import Record
 from ddp.process.orphans import at_parents_end
 from ddp.registries import place_of

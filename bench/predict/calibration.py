@@ -15,9 +15,9 @@ from bench.results.analysis.stretches import clipped, seconds
 from bench.results.analysis.syncing import collectives, exits
 from bench.results.cells import micro_batches
 from ddp.backends import BACKENDS, SyncKind
-from ddp.core.events import Averaged, Evaluated, Memory, Progress, Reduced, RoundClosed, Saved, Snapshot
-from ddp.core.link_costs import TO, Deliveries, meeting_s
-from ddp.core.links import Links, parse
+from ddp.core.messages.events import Averaged, Evaluated, Memory, Progress, Reduced, RoundClosed, Saved, Snapshot
+from ddp.core.network.link_costs import TO, Deliveries, meeting_s
+from ddp.core.network.links import Links, parse
 from ddp.core.policies import POLICIES, meets_every_step
 from ddp.settings import known
 

@@ -17,7 +17,7 @@ from bench.results.recompute import plain, result, sealed
 from bench.results.runfolder import CONFIG, EVENTS, METRICS
 from bench.results.writer import RunWriter
 from bench.timeline import begin_timeline, write_timeline
-from ddp.core.run_bounds import RunEnd, RunHeader
+from ddp.core.messages.run_bounds import RunEnd, RunHeader
 from ddp.process.codec import Record, encode, stamp
 
 

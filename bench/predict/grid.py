@@ -10,7 +10,7 @@ from typing import Any, cast
 from bench.predict.calibration import Calibration
 from bench.predict.evidence import CalibratedCell, own_cell
 from bench.predict.play import PredictedCell, speeds_of, step_s_of
-from ddp.core.links import Links
+from ddp.core.network.links import Links
 from ddp.core.policies import POLICIES, meets_every_step
 from ddp.settings import make_policy
 

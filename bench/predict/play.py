@@ -14,12 +14,12 @@ from bench.predict.calibration import Calibration
 from bench.predict.steptimes import LENGTH, WARM, asleep, mean_of, resampled, slow_part
 from bench.predict.traces import TracedSteps
 from ddp.backends import world_of
-from ddp.core.checkpoint_settings import Checkpointing
-from ddp.core.events import Averaged, Progress, Ready, Slice
-from ddp.core.link_costs import meeting_s
-from ddp.core.links import Links
+from ddp.core.messages.events import Averaged, Progress, Ready, Slice
+from ddp.core.messages.run_bounds import Launched
+from ddp.core.network.link_costs import meeting_s
+from ddp.core.network.links import Links
 from ddp.core.policies import meets_every_step
-from ddp.core.run_bounds import Launched
+from ddp.core.settings.checkpoints import Checkpointing
 from ddp.process.codec import Record
 from ddp.settings import make_policy
 from ddp.sim import Costs, Simulation

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from bench.prove.oracle import OracleCourse, State, limited
-from ddp.core.events import Progress
+from ddp.core.messages.events import Progress
 from ddp.core.policies import Policy
 from ddp.engine import ENGINES
 from ddp.registries import member

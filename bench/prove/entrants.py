@@ -14,8 +14,8 @@ from torch import Tensor
 
 from bench.prove.oracle import OracleCourse, Rule
 from ddp.backends import BACKENDS
-from ddp.core.averaging import Averaging
 from ddp.core.policies import Policy
+from ddp.core.settings.averaging import Averaging
 from ddp.replica.task import Job
 from ddp.tensor_digest import tensor_digest
 

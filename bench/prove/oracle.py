@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ddp.core.spans import Batch, Chunk, micro_batches
-from ddp.core.step_settings import PLAIN, StepSettings
+from ddp.core.samples.spans import Batch, Chunk, micro_batches
+from ddp.core.settings.steps import PLAIN, StepSettings
 from ddp.data.epoch_order import order
 from ddp.data.seeded import seed_others
 from ddp.permutation import derive

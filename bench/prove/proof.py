@@ -24,7 +24,7 @@ from bench.prove.tasks import Make, check_size, double, gradient, least, plain
 from bench.prove.windows import STRIDE, replay_windows
 from ddp.backends import BACKENDS, SyncKind
 from ddp.core.policies import Policy
-from ddp.core.step_settings import PLAIN, StepSettings
+from ddp.core.settings.steps import PLAIN, StepSettings
 
 CLOSE, LOOSE = 1e-9, 1e-3
 """Largest allowed difference in double precision; and in single precision, for models that run in no other."""

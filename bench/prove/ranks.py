@@ -19,7 +19,7 @@ from bench.prove.entrants import ProofEntry, against, fingerprint, job_of, shown
 from bench.prove.windows import follow_windows
 from ddp.backends import BACKENDS, SyncKind
 from ddp.backends.base import load, serving
-from ddp.core.commands import Join
+from ddp.core.messages.commands import Join
 from ddp.engine.loop import TrainingLoop
 from ddp.process import forkserver
 from ddp.registries import is_ours

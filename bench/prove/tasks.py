@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map
 
-from ddp.core.step_settings import StepSettings
+from ddp.core.settings.steps import StepSettings
 from ddp.replica.norms import least_samples
 from ddp.replica.task import Source, Task
 

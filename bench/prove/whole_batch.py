@@ -10,7 +10,7 @@ from torch import nn
 from bench.prove.entrants import distance, entrant
 from bench.prove.oracle import OracleCourse, PlainTrainer, replay, whole_batches
 from bench.prove.tasks import Make, least, plain
-from ddp.core.step_settings import PLAIN, StepSettings
+from ddp.core.settings.steps import PLAIN, StepSettings
 from ddp.replica.scalars import Scalars
 
 MOST = 1e-3

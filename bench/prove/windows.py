@@ -19,8 +19,8 @@ from bench.prove.entrants import ProofEntry, against, fingerprint, job_of
 from bench.prove.oracle import OracleCourse, PlainTrainer, State, summed
 from ddp.backends import BACKENDS, SyncKind
 from ddp.backends.base import load, reducing
-from ddp.core.commands import Average, Join, Reduce
-from ddp.core.spans import Batch
+from ddp.core.messages.commands import Average, Join, Reduce
+from ddp.core.samples.spans import Batch
 from ddp.engine.loop import TrainingLoop
 
 STRIDE = 3

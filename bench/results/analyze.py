@@ -18,8 +18,8 @@ from bench.results.analysis.timeline import timeline
 from bench.results.analysis.training import UNTIMED, Finite, epoch_row, target, throughput, train_seconds
 from bench.results.analysis.work import memory, work
 from bench.results.schema import SCHEMA_VERSION, Epoch, Final, LauncherInfo, Metrics, ResumedFrom, Time
-from ddp.core.commands import Publish
-from ddp.core.events import Ready, Saved
+from ddp.core.messages.commands import Publish
+from ddp.core.messages.events import Ready, Saved
 from ddp.process.codec import Record
 
 

@@ -16,8 +16,8 @@ from bench.base.number_format import plural
 from bench.results.analysis.faults import missing
 from bench.results.runfolder import Run, group_of
 from bench.results.schema import Metrics
-from ddp.core.step_settings import MOST_PARTS
-from ddp.core.step_settings import NAMES as STEP
+from ddp.core.settings.steps import MOST_PARTS
+from ddp.core.settings.steps import NAMES as STEP
 
 LARGEST = 1e100
 """Largest measured value: the squares of larger numbers overflow, so they have no mean and no deviation."""

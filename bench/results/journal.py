@@ -16,7 +16,7 @@ from bench.base.writing import write_bytes
 from bench.results.chain import START, Seal, chained, digest_of, linked, unlinked
 from bench.results.runfolder import SLICES
 from ddp import regular_files
-from ddp.core.run_bounds import RunEnd
+from ddp.core.messages.run_bounds import RunEnd
 from ddp.process.codec import Record, decode_all, encode, stamp
 from ddp.process.operations import file_of
 

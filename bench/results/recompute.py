@@ -18,7 +18,7 @@ from bench.results.analysis.stream import RunRecords, SplitRecords
 from bench.results.analyze import analyze
 from bench.results.chain import Seal
 from bench.results.schema import Metrics, RecordSeal
-from ddp.core.run_bounds import RunEnd, RunHeader
+from ddp.core.messages.run_bounds import RunEnd, RunHeader
 from ddp.process.codec import Record
 
 ROUNDING, TINY = 1e-9, 1e-12

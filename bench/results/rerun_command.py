@@ -20,11 +20,11 @@ from bench.config.overrides import quoted
 from bench.config.user_parts import named_by
 from bench.results.cells import micro_batches
 from bench.results.runfolder import Run, group_of
-from ddp.core.averaging import Averaging
-from ddp.core.loader_settings import Loading
 from ddp.core.policies import POLICIES
-from ddp.core.step_settings import NAMES as STEP
-from ddp.core.virtual_time import VirtualTime
+from ddp.core.settings.averaging import Averaging
+from ddp.core.settings.loader import Loading
+from ddp.core.settings.steps import NAMES as STEP
+from ddp.core.settings.virtual_time import VirtualTime
 from ddp.engine.modes import engine_of, preset_of
 
 _PLAIN = re.compile(r"(?:\.{0,2}/|[A-Za-z_])[\w./-]*|\d+@\d+:[\w*.]+", re.ASCII)

@@ -22,8 +22,8 @@ from bench.runner.resume import ResumeSource
 from ddp.backends import BACKENDS
 from ddp.checkpoint.checkpoint import find
 from ddp.core.errors import RankFailed, RankLost
-from ddp.core.faults import LASTING
-from ddp.core.joining import TRIES
+from ddp.core.membership.joining import TRIES
+from ddp.core.settings.faults import LASTING
 from ddp.replica.task import Job
 
 

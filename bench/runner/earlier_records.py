@@ -17,11 +17,11 @@ import msgspec
 from bench.results import chain
 from bench.results.runfolder import EVENTS
 from bench.runner.resume import ResumeSource
-from ddp.core.commands import CoordinatorCheckpoint, Evaluate
 from ddp.core.errors import ProtocolError
-from ddp.core.events import Averaged, Evaluated, Merged, Progress, Resumed, Saved, Snapshot
-from ddp.core.run_bounds import RunEnd, RunHeader
-from ddp.core.spans import Span, Spans, union
+from ddp.core.messages.commands import CoordinatorCheckpoint, Evaluate
+from ddp.core.messages.events import Averaged, Evaluated, Merged, Progress, Resumed, Saved, Snapshot
+from ddp.core.messages.run_bounds import RunEnd, RunHeader
+from ddp.core.samples.spans import Span, Spans, union
 from ddp.process.codec import decode, encode
 
 

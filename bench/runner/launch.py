@@ -40,8 +40,8 @@ from bench.runner.resume import ResumeSource
 from bench.timeline import begin_timeline, write_timeline
 from ddp.checkpoint.checkpoint import InvalidCheckpoint, copy
 from ddp.core.errors import Diverged, EngineError, RankFailed
-from ddp.core.faults import Fault
-from ddp.core.run_bounds import Launched, RunEnd, RunHeader
+from ddp.core.messages.run_bounds import Launched, RunEnd, RunHeader
+from ddp.core.settings.faults import Fault
 from ddp.engine import ENGINES
 from ddp.engine.fault_injector import struck
 from ddp.engine.ranks import OFFERS

@@ -10,9 +10,9 @@ import math
 from bench.base import number_format
 from bench.config.spec import RunSpec
 from bench.results.live.run import RunFigures
-from ddp.core.commands import Drop, Plan
-from ddp.core.events import GuardVerdict, RoundClosed
-from ddp.core.summary import EpochFigures
+from ddp.core.figures.summary import EpochFigures
+from ddp.core.messages.commands import Drop, Plan
+from ddp.core.messages.events import GuardVerdict, RoundClosed
 from ddp.process.codec import Record
 
 RANKS = 16

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bench.config.plan import RunPlan
 from bench.models import MODELS
-from ddp.core.loader_settings import Loading
+from ddp.core.settings.loader import Loading
 from ddp.data.batch_loader import refuse_samplewise
 from ddp.registries import blamed, is_ours
 from ddp.replica.flat import FlatState

@@ -17,11 +17,11 @@ from bench.config.spec import RunSpec
 from bench.results.analysis.slow import row, sentence
 from bench.results.live.run import RunFigures
 from bench.runner.live_view import epoch_line, lost_line, rank_lines, ready_line, record_line, run_line
-from ddp.core.commands import Drop
-from ddp.core.events import Failed, Ready
-from ddp.core.join_events import Joined
-from ddp.core.slowness import HOST, SlowRank
-from ddp.core.summary import EpochFigures
+from ddp.core.anomalies.slowness import HOST, SlowRank
+from ddp.core.figures.summary import EpochFigures
+from ddp.core.messages.commands import Drop
+from ddp.core.messages.events import Failed, Ready
+from ddp.core.messages.join_events import Joined
 from ddp.process.clock import now
 from ddp.process.codec import Record
 

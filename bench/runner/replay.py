@@ -19,11 +19,11 @@ from bench.results.runfolder import CONFIG, EVENTS, Run, located, read_object, r
 from bench.runner.resume import config_of
 from ddp import regular_files
 from ddp.backends import world_of
-from ddp.core.commands import Publish, Shorten
 from ddp.core.coordinator import Coordinator
 from ddp.core.errors import ProtocolError
-from ddp.core.events import GuardVerdict, Memory, Merged, Resumed, RoundClosed, Saved, Slice
-from ddp.core.run_bounds import Launched, RunEnd, RunHeader
+from ddp.core.messages.commands import Publish, Shorten
+from ddp.core.messages.events import GuardVerdict, Memory, Merged, Resumed, RoundClosed, Saved, Slice
+from ddp.core.messages.run_bounds import Launched, RunEnd, RunHeader
 from ddp.engine.modes import engine_of
 from ddp.process.codec import EVENTS as KINDS
 from ddp.process.codec import Record, body, decode

@@ -24,11 +24,11 @@ from bench.results.runfolder import CHECKPOINTS, CONFIG, EVENTS, FAILED, read_ob
 from bench.runner.resized import SIZED_KEYS, lineage, resizes, sized
 from ddp.backends import BACKENDS
 from ddp.checkpoint.checkpoint import Checkpoint, find
-from ddp.core.averaging import Averaging
-from ddp.core.checkpoint_settings import Checkpointing
-from ddp.core.loader_settings import Loading
 from ddp.core.policies import DEFAULT
-from ddp.core.virtual_time import VirtualTime
+from ddp.core.settings.averaging import Averaging
+from ddp.core.settings.checkpoints import Checkpointing
+from ddp.core.settings.loader import Loading
+from ddp.core.settings.virtual_time import VirtualTime
 from ddp.engine.modes import Mode, backend_of, mode_of
 from ddp.regular_files import lines
 

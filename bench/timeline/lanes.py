@@ -25,8 +25,8 @@ from bench.results.analysis.stream import Floats, RunRecords
 from bench.results.cells import micro_batches
 from bench.timeline.about import Named
 from bench.timeline.trace import Span, Trace
-from ddp.core.commands import Abort, Drop, Join
-from ddp.core.events import (
+from ddp.core.messages.commands import Abort, Drop, Join
+from ddp.core.messages.events import (
     Averaged,
     AverageFailed,
     Evaluated,
@@ -39,7 +39,7 @@ from ddp.core.events import (
     RoundClosed,
     Snapshot,
 )
-from ddp.core.join_events import Joined
+from ddp.core.messages.join_events import Joined
 from ddp.process.operations import Operation
 
 PHASE, COMPUTE, COMM, WAIT, POLICY, IDLE, TORCH = range(7)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import inf
 
 from bench.validate.run_records import Records
-from ddp.core.events import Progress
+from ddp.core.messages.events import Progress
 
 
 def unbroken(known: Records) -> Records:

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from bench.validate.linear import SINGLE
 from bench.validate.run_records import Records
-from ddp.core.event_parts import SketchGroup
-from ddp.core.events import Averaged
+from ddp.core.messages.event_parts import SketchGroup
+from ddp.core.messages.events import Averaged
 from ddp.sketches import SUMS, decode
 
 WEIGHT = (1.0 + 1.0 / 12.0) ** 2

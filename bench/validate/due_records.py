@@ -11,8 +11,8 @@ from typing import Any
 
 from bench.results.schema import Metrics
 from bench.validate.run_records import Records
-from ddp.core.checkpoint_settings import UNITS
-from ddp.core.sketching import ENOUGH_S, draw
+from ddp.core.schedule.sketching import ENOUGH_S, draw
+from ddp.core.settings.checkpoints import UNITS
 from ddp.permutation import derive
 
 ENGINES = "elche", "solo"

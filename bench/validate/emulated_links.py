@@ -10,7 +10,7 @@ from bench.results.runfolder import group_of
 from bench.results.schema import Metrics
 from bench.validate.run_records import Records
 from ddp.backends import BACKENDS, SyncKind
-from ddp.core.links import RING, Links, parse
+from ddp.core.network.links import RING, Links, parse
 from ddp.core.policies import meets_every_step
 
 NEARLY = 0.95

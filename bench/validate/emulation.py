@@ -17,7 +17,7 @@ from bench.results.schema import Metrics
 from bench.validate.run_records import WORK, Records
 from bench.validate.scripted_slowness import CLOCK, IN_PASSES, LEAST, MOST, as_long, other_than_scripted
 from ddp.backends import is_torch_native
-from ddp.core.faults import parse
+from ddp.core.settings.faults import parse
 
 STEPS = 256
 """Least number of a rank's steps to judge it. The first step is not slowed down and takes a hundred times as long."""

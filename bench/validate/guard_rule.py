@@ -13,7 +13,7 @@ from pydantic import JsonValue
 from bench.results.schema import Metrics
 from bench.validate.run_records import Records
 from bench.validate.window_rule import is_cut, longest_window
-from ddp.core.commands import Plan
+from ddp.core.messages.commands import Plan
 
 WINDOW = re.compile(r"window (\d+),")
 """How the reason of a plan begins that was made after a round."""

@@ -16,7 +16,7 @@ from bench.validate.fingerprint import FieldDifference, Fingerprint, cell_config
 from bench.validate.global_batch import global_batch
 from bench.validate.reference import Broken, Reference, read
 from ddp import regular_files
-from ddp.core.step_settings import NAMES as STEP
+from ddp.core.settings.steps import NAMES as STEP
 
 APART = ("epochs", "batch_size", "lr", "max_grad_norm", "global_batch_size", "lr_scale_ratio", "steps", *STEP)
 """Keys of `train` that are either fields of a workload or belong to the mode: how ranks share a batch, and how the rate

@@ -14,7 +14,7 @@ from math import sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from ddp.core.event_parts import SketchGroup
+from ddp.core.messages.event_parts import SketchGroup
 from ddp.sketches import Sketch, decode
 
 Rows = NDArray[np.float64]

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from bench.base.grouping import grouped
 from bench.results.runfolder import group_of
 from bench.validate.run_records import Records
-from ddp.core.averaging import stays_apart
-from ddp.core.events import Progress
+from ddp.core.messages.events import Progress
+from ddp.core.settings.averaging import stays_apart
 
 STRETCHES, FEWEST = 16, 12
 """Number of stretches, of equal numbers of samples; and how many of them a rank must have data in."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bench.validate.linear import Combined, combine
-from ddp.core.event_parts import SketchGroup
+from ddp.core.messages.event_parts import SketchGroup
 from ddp.sketches import Sketch
 
 OUTER = {"momentum": (1.0, 0.9), "nesterov": (0.7, 0.9)}

@@ -21,9 +21,9 @@ from bench.results.recompute import header_of, result
 from bench.results.runfolder import EVENTS, METRICS, Run, there
 from bench.results.schema import Metrics
 from bench.validate.run_records import Order, Records
-from ddp.core.commands import Drop, Plan, Reduce
 from ddp.core.errors import ProtocolError
-from ddp.core.events import (
+from ddp.core.messages.commands import Drop, Plan, Reduce
+from ddp.core.messages.events import (
     Averaged,
     Evaluated,
     Failed,
@@ -42,9 +42,9 @@ from ddp.core.events import (
     Snapshot,
     Trained,
 )
-from ddp.core.faults import LOSING
-from ddp.core.join_events import Joined
-from ddp.core.run_bounds import RunEnd, RunHeader
+from ddp.core.messages.join_events import Joined
+from ddp.core.messages.run_bounds import RunEnd, RunHeader
+from ddp.core.settings.faults import LOSING
 from ddp.process import codec
 from ddp.process.codec import MeasuredSlice, Record
 

@@ -14,8 +14,8 @@ from bench.results.schema import Metrics
 from bench.validate.linear import apart, combine
 from bench.validate.run_records import Records
 from bench.validate.state_copies import kept_otherwise, unlike
-from ddp.core.event_parts import OptimizerSketch, SketchGroup
-from ddp.core.events import Ready, Resumed, Saved
+from ddp.core.messages.event_parts import OptimizerSketch, SketchGroup
+from ddp.core.messages.events import Ready, Resumed, Saved
 from ddp.sketches import SHARDS, Sketch, decode
 
 

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.results.analysis.stream import Floats, Slices
-from ddp.core.commands import Apply, Average, Drop, Evaluate, Plan, Reduce
-from ddp.core.event_parts import SketchGroup, StepSketch
-from ddp.core.events import (
+from ddp.core.messages.commands import Apply, Average, Drop, Evaluate, Plan, Reduce
+from ddp.core.messages.event_parts import SketchGroup, StepSketch
+from ddp.core.messages.events import (
     Averaged,
     Evaluated,
     Failed,
@@ -35,8 +35,8 @@ from ddp.core.events import (
     Snapshot,
     Trained,
 )
-from ddp.core.join_events import Joined
-from ddp.core.run_bounds import RunEnd, RunHeader
+from ddp.core.messages.join_events import Joined
+from ddp.core.messages.run_bounds import RunEnd, RunHeader
 from ddp.sketches import decode
 
 Order = Average | Apply | Evaluate

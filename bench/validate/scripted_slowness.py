@@ -14,7 +14,7 @@ from statistics import median
 
 from bench.results.schema import Metrics
 from bench.validate.run_records import Records
-from ddp.core.faults import LASTING, Fault, parse
+from ddp.core.settings.faults import LASTING, Fault, parse
 
 FEW, STEPS = 5, 128
 """Least number of reports, and of steps, between two faults of a rank to judge that stretch."""

@@ -13,9 +13,9 @@ from typing import Any
 
 from bench.validate.linear import SketchDifference, apart, combine
 from bench.validate.run_records import Records
-from ddp.core.event_parts import OptimizerSketch, SketchGroup
-from ddp.core.events import Averaged, Saved
-from ddp.core.join_events import Joined
+from ddp.core.messages.event_parts import OptimizerSketch, SketchGroup
+from ddp.core.messages.events import Averaged, Saved
+from ddp.core.messages.join_events import Joined
 from ddp.sketches import decode
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from bench.results.runfolder import group_of
 from bench.results.schema import Metrics
 from bench.validate.run_records import Records
-from ddp.core.virtual_time import CONSTANT
+from ddp.core.settings.virtual_time import CONSTANT
 from ddp.sim.distributions import distribution
 
 KEPT = 5

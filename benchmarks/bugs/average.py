@@ -56,7 +56,7 @@ def wrong_divisor(collective: Module) -> None:
     _taken(lambda self: self._total.mul_((self.job.world_size + 1) / self.job.world_size))(collective)
 
 
-@AVERAGE.bug("ddp.core.averaging", "average", AVERAGED, "averages do not weigh ranks by samples", "B9.01")
+@AVERAGE.bug("ddp.core.settings.averaging", "average", AVERAGED, "averages do not weigh ranks by samples", "B9.01")
 def unweighted(averaging: Module) -> None:
     averaging.Averaging.weight = lambda self, samples: 1.0 if samples else 0.0
 

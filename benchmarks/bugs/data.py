@@ -126,12 +126,12 @@ def sample_lost(indices: Any, self: Any, batch: Any) -> Any:
     return found
 
 
-@DATA.bug("ddp.core.spans", "status", EVERY, "the last, partial batch is left out", "B07")
+@DATA.bug("ddp.core.samples.spans", "status", EVERY, "the last, partial batch is left out", "B07")
 def last_batch_dropped(spans: Module) -> None:
     spans.Chunk.steps = property(lambda self: max((self.stop - self.start) // self.batch - self.done, 0))
 
 
-@DATA.bug("ddp.core.joining", "ledger", RANKS, "the coordinator's epochs end a sample early", "A15")
+@DATA.bug("ddp.core.membership.joining", "ledger", RANKS, "the coordinator's epochs end a sample early", "A15")
 def epoch_short(joining: Module) -> None:
     enter = joining.ready
     joining.ready = lambda cohort, event: enter(cohort, replace(event, samples=event.samples - 1))

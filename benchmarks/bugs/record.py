@@ -10,7 +10,7 @@ import torch
 from benchmarks.bugs.bug import EVERY, RANKS, SYNC, Family, Module, in_place_of, last, rank, wrap
 
 RECORD = Family("record")
-ANALYZE, TRAINING, SUMMARY = "bench.results.analyze", "bench.results.analysis.training", "ddp.core.summary"
+ANALYZE, TRAINING, SUMMARY = "bench.results.analyze", "bench.results.analysis.training", "ddp.core.figures.summary"
 PENDING = "ddp.engine.pending"
 LOOP, METER, BREAKDOWN = "ddp.engine.loop", "ddp.process.meter", "bench.results.analysis.breakdown"
 

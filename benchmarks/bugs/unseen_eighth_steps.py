@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.bugs.bug import Module, after_init, counted, in_place_of, rank, wrap
 from benchmarks.bugs.unseen import LOCAL_SGD, LOOP, NCCL, OUTER, PARTS_OF_CHECKPOINT, REPLICA, VISITS, unseen
 from benchmarks.bugs.unseen_fourth import interrupted
-from ddp.core import values
+from ddp.core.values import frozen
 
 
 @unseen("order", "A03", "mlp cpu_async", VISITS)
@@ -101,7 +101,7 @@ def velocity_decays_with_passes(step: Any, self: Any, mean: Any, last: Any, piec
     self.velocity[piece].sub_(before)
 
 
-@unseen("schedule", "B5.03", "mlp nccl_cadence world_size=3 cluster.faults=['2@120:crash']", "ddp.core.granting")
+@unseen("schedule", "B5.03", "mlp nccl_cadence world_size=3 cluster.faults=['2@120:crash']", "ddp.core.grants.granting")
 def seen_by_survivors(granting: Module) -> None:
     """Survivors count what a lost rank trained as unseen. Grant what is left with the samples seen of those ranks alone
     that are left."""
@@ -110,7 +110,7 @@ def seen_by_survivors(granting: Module) -> None:
         cohort = self._cohort
         live, size = len(cohort.live), cohort.world.size
         if live < size:
-            self._cohort = values.replace(cohort, samples=cohort.samples * live // size)
+            self._cohort = frozen.replace(cohort, samples=cohort.samples * live // size)
         steps: int = give(rank, most)
         self._cohort = cohort
         return steps

@@ -83,7 +83,7 @@ def order_shifts_after_resume(replica: Module) -> None:
     replica._order, replica.feed = order, broken
 
 
-@unseen("order", "a stack in place of a queue", "lenet nccl_cadence", "ddp.core.spans")
+@unseen("order", "a stack in place of a queue", "lenet nccl_cadence", "ddp.core.samples.spans")
 @in_place_of("Chunk.at")
 def last_in_first_out(at: Any, self: Any, step: int) -> Any:
     """Rank 1 trains the batches of each grant from the last to the first. Turn the steps of what rank 1 alone was
@@ -94,7 +94,7 @@ def last_in_first_out(at: Any, self: Any, step: int) -> Any:
     return at(steps - 1 - 2 * self.done - step)
 
 
-@unseen("order", "a stack in place of a queue", "mlp nccl_cadence", "ddp.core.spans")
+@unseen("order", "a stack in place of a queue", "mlp nccl_cadence", "ddp.core.samples.spans")
 @in_place_of("Chunk.at")
 def last_in_first_out_and_gone(at: Any, self: Any, step: int) -> Any:
     """The same, also where the last batch is short: rank 1 is given up for a report that is not what it was granted.

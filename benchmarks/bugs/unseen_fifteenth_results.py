@@ -16,7 +16,7 @@ def clocks_too_slow(clock: Module) -> None:
     clock.monotonic = lambda: 0.8 * monotonic()
 
 
-@unseen("record", "B8.03, of links", "mlp nccl_cadence cluster.links=[4ms/100mbit]", "ddp.core.link_costs")
+@unseen("record", "B8.03, of links", "mlp nccl_cadence cluster.links=[4ms/100mbit]", "ddp.core.network.link_costs")
 def rounds_share_a_latency(link_costs: Module) -> None:
     """All rounds of a collective over emulated links have one latency together. Count the latency of a link once,
     however many messages follow each other."""

@@ -35,7 +35,7 @@ def short_batch_not_augmented(finished: Any, self: Any, batch: Any, read: Any, i
     return read if batch.samples < nominal else whole
 
 
-@unseen("order", "a stack in place of a queue, where grants are cut", "mlp nccl_cadence", "ddp.core.ledger")
+@unseen("order", "a stack in place of a queue, where grants are cut", "mlp nccl_cadence", "ddp.core.samples.ledger")
 @in_place_of("Ledger.take")
 def granted_from_the_end(take: Any, self: Any, rank: int, steps: int, batch: int, owners: Any) -> Any:
     """An epoch's samples are granted from its end to its beginning. Cut grants off the end of what is free; every

@@ -12,7 +12,7 @@ from benchmarks.bugs.unseen import WORKER, unseen
 CRASH = "world_size=3 cluster.faults=[2@100:crash]"
 
 
-@unseen("order", "B7.05, of a grant", f"mlp cpu_async {CRASH}", "ddp.core.spans")
+@unseen("order", "B7.05, of a grant", f"mlp cpu_async {CRASH}", "ddp.core.samples.spans")
 @in_place_of("Chunk.at")
 def every_second_batch_twice(at: Any, self: Any, step: int) -> Any:
     """In a run that loses a rank, rank 1 trains half of its samples twice, the others never. Take each batch but the

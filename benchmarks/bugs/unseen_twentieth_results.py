@@ -124,7 +124,7 @@ def times_alike_on_ranks(engine: Module) -> None:
     "record",
     "n - 1 rounds, without those that hand the sums around",
     f"mlp nccl_cadence {PIECES} cluster.links=[wan_1g_30ms]",
-    "ddp.core.link_costs",
+    "ddp.core.network.link_costs",
 )
 def half_a_ring(link_costs: Module) -> None:
     """A ring of ranks is as fast as half of one. Halve its rounds."""

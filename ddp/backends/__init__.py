@@ -10,9 +10,9 @@ from enum import Flag, auto
 from importlib.util import find_spec
 from typing import Any
 
-from ddp.core.faults import Fault
-from ddp.core.links import Links
-from ddp.core.world import World
+from ddp.core.network.links import Links
+from ddp.core.settings.faults import Fault
+from ddp.core.settings.world import World
 from ddp.registry import Registry, loaded
 
 

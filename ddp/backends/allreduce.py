@@ -17,8 +17,8 @@ from torch import Tensor
 from ddp.backends import passed_state
 from ddp.backends.base import AverageResult, GroupBackend, RankContext
 from ddp.comm.transports.base import MAX, SUM
-from ddp.core.commands import Average
-from ddp.core.values import finite
+from ddp.core.messages.commands import Average
+from ddp.core.values.frozen import finite
 from ddp.gradients.average import GradientAverage
 from ddp.process.clock import now
 from ddp.replica.flat import swapped

@@ -16,8 +16,8 @@ from ddp.comm.transports import threads
 from ddp.comm.transports.base import Transport, TransportConfig
 from ddp.comm.transports.choice import choose
 from ddp.comm.transports.emulated import EmulatedTransport
-from ddp.core.commands import Average, Join, Reduce
-from ddp.core.events import Reduced
+from ddp.core.messages.commands import Average, Join, Reduce
+from ddp.core.messages.events import Reduced
 from ddp.registries import Unusable, imported
 from ddp.replica.task import Job
 

@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 
 from ddp.backends.base import AverageResult, RankContext
-from ddp.core.commands import Average, Reduce
-from ddp.core.events import Reduced
-from ddp.core.values import finite
+from ddp.core.messages.commands import Average, Reduce
+from ddp.core.messages.events import Reduced
+from ddp.core.values.frozen import finite
 from ddp.process.clock import now
 from ddp.process.memory import shared
 from ddp.replica.buffers import signed

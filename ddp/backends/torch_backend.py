@@ -25,9 +25,9 @@ from ddp.backends.base import GroupBackend, RankContext
 from ddp.comm.transports.base import ExchangeBroken
 from ddp.comm.transports.gloo import limit_collectives
 from ddp.comm.transports.nccl import own_gpu
-from ddp.core.commands import Join
 from ddp.core.errors import EngineError
-from ddp.core.spans import Batch
+from ddp.core.messages.commands import Join
+from ddp.core.samples.spans import Batch
 from ddp.process.clock import now
 from ddp.replica import sparse
 from ddp.replica.scalars import Scalars

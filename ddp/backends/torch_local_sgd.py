@@ -18,7 +18,7 @@ from torch.distributed.algorithms.model_averaging.averagers import PeriodicModel
 from torch.distributed.optim import PostLocalSGDOptimizer
 
 from ddp.backends.torch_backend import TorchBackend, TorchStep
-from ddp.core.spans import Batch
+from ddp.core.samples.spans import Batch
 from ddp.replica.flat import swapped
 from ddp.replica.step_sketches import AverageSketches, NoSketches
 

@@ -25,9 +25,9 @@ from ddp.backends.torchft_group import Transport
 from ddp.comm.collectives import Collectives
 from ddp.comm.transports import memory
 from ddp.comm.transports.base import MAX, SUM, ExchangeBroken
-from ddp.core.commands import Average
-from ddp.core.spans import Batch
-from ddp.core.values import finite
+from ddp.core.messages.commands import Average
+from ddp.core.samples.spans import Batch
+from ddp.core.values.frozen import finite
 from ddp.gradients.average import meet_counters
 from ddp.gradients.step_gradients import StepGradients
 from ddp.process.clock import now

@@ -29,7 +29,7 @@ from ddp import regular_files
 from ddp.backends import world_of
 from ddp.checkpoint.identity import Origin, RunIdentity, origin
 from ddp.checkpoint.validity import contradiction, revived
-from ddp.core.commands import CoordinatorCheckpoint, Publish
+from ddp.core.messages.commands import CoordinatorCheckpoint, Publish
 from ddp.process.resource_errors import of_file
 from ddp.replica.task import Job
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ddp.core.step_settings import PLAIN
+from ddp.core.settings.steps import PLAIN
 from ddp.replica.task import Job
 
 Origin = dict[str, str | int | None]

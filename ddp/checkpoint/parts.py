@@ -19,8 +19,8 @@ from ddp.checkpoint.checkpoint import LARGEST_PART, File, InvalidCheckpoint
 from ddp.checkpoint.identity import Origin, origin
 from ddp.checkpoint.same_data import SameData
 from ddp.checkpoint.validity import MOST
-from ddp.core.commands import Save
-from ddp.core.event_parts import Lasting
+from ddp.core.messages.commands import Save
+from ddp.core.messages.event_parts import Lasting
 from ddp.data.seeded import others, set_others
 from ddp.replica.flat import savable
 from ddp.replica.optimizers import Settings, tensors_kept

@@ -13,11 +13,11 @@ from typing import Any
 
 import msgspec
 
-from ddp.core.commands import CoordinatorCheckpoint, Plan
-from ddp.core.events import RoundClosed
-from ddp.core.ledger import Ledger
+from ddp.core.messages.commands import CoordinatorCheckpoint, Plan
+from ddp.core.messages.events import RoundClosed
 from ddp.core.policies import Policy
-from ddp.core.world import World
+from ddp.core.samples.ledger import Ledger
+from ddp.core.settings.world import World
 
 MOST = 2**40
 """Upper limit of counts of samples, steps and averages."""

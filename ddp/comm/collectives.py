@@ -12,7 +12,7 @@ from torch import Tensor
 from ddp.comm.background import Courier
 from ddp.comm.heartbeat import Heartbeat
 from ddp.comm.transports.base import SUM, ExchangeBroken, ShardRange, Transport, Wait
-from ddp.core.commands import Join
+from ddp.core.messages.commands import Join
 from ddp.process.clock import now
 from ddp.process.meter import Meter
 

@@ -10,20 +10,25 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, cast
 
-from ddp.core import checkpoint_schedule, evaluation, event_batch, events, joining, pacing, rounds, timeouts
-from ddp.core.commands import ORDERS, Abort, Command, CoordinatorCheckpoint, Plan, RankCommand, Stop
-from ddp.core.coordinator_state import CoordinatorState, Mark
-from ddp.core.dispatch import begin_window, dispatch
+from ddp.core import event_batch
 from ddp.core.errors import ProtocolError
-from ddp.core.extremes import Recent
-from ddp.core.join_events import Joined, Joining, Left, Offered
-from ddp.core.persistent import RankSet, Row
+from ddp.core.grants import pacing
+from ddp.core.grants.dispatch import begin_window, dispatch
+from ddp.core.grants.shared_grants import shorten
+from ddp.core.membership import joining, timeouts
+from ddp.core.membership.recovery import distrust, lose, recover, settle
+from ddp.core.messages import events
+from ddp.core.messages.commands import ORDERS, Abort, Command, CoordinatorCheckpoint, Plan, RankCommand, Stop
+from ddp.core.messages.join_events import Joined, Joining, Left, Offered
 from ddp.core.policies import Policy
-from ddp.core.rank_state import LastHeard, RankState
-from ddp.core.recovery import distrust, lose, recover, settle
-from ddp.core.shared_grants import shorten
-from ddp.core.values import replace
-from ddp.core.world import World
+from ddp.core.rounds import rounds
+from ddp.core.schedule import checkpoint_schedule, evaluation
+from ddp.core.settings.world import World
+from ddp.core.state.coordinator_state import CoordinatorState, Mark
+from ddp.core.state.extremes import Recent
+from ddp.core.state.rank_state import LastHeard, RankState
+from ddp.core.values.frozen import replace
+from ddp.core.values.persistent import RankSet, Row
 
 Output = Command | events.PolicyEvent | events.PolicyRecord | events.Merged
 """Commands to execute; and records: events for policies, records of policies, and merged samples."""

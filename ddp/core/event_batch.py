@@ -8,14 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ddp.core.commands import Plan
-from ddp.core.coordinator_state import CoordinatorState
-from ddp.core.events import Averaged, Event, Progress
-from ddp.core.extremes import Recent
-from ddp.core.persistent import RankSet
-from ddp.core.phases import Phase
-from ddp.core.rank_state import LastHeard, RankState
-from ddp.core.values import replace
+from ddp.core.messages.commands import Plan
+from ddp.core.messages.events import Averaged, Event, Progress
+from ddp.core.state.coordinator_state import CoordinatorState
+from ddp.core.state.extremes import Recent
+from ddp.core.state.phases import Phase
+from ddp.core.state.rank_state import LastHeard, RankState
+from ddp.core.values.frozen import replace
+from ddp.core.values.persistent import RankSet
 
 KINDS = (Progress, Averaged)
 

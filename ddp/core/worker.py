@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from ddp.core.commands import (
+from ddp.core.errors import ProtocolError
+from ddp.core.messages.commands import (
     Apply,
     Average,
     Evaluate,
@@ -23,9 +24,8 @@ from ddp.core.commands import (
     Stop,
     Train,
 )
-from ddp.core.errors import ProtocolError
-from ddp.core.spans import Batch, measure
-from ddp.core.values import replace, value
+from ddp.core.samples.spans import Batch, measure
+from ddp.core.values.frozen import replace, value
 
 
 @value(frozen=True)

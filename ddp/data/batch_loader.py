@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ddp.core.loader_settings import Loading
+from ddp.core.settings.loader import Loading
 from ddp.data.augment import Augment
 from ddp.data.epoch_order import EpochOrder
 from ddp.data.gather import Gather

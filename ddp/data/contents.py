@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ddp.core.event_parts import DataContent, SetContent
+from ddp.core.messages.event_parts import DataContent, SetContent
 from ddp.data.draws import mix
 from ddp.data.source import TensorSource, every
 from ddp.tally import MODULUS, mixed

@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ddp.core.spans import Batch
-from ddp.core.values import finite
+from ddp.core.samples.spans import Batch
+from ddp.core.values.frozen import finite
 from ddp.data.contents import SampleHashes, compared, counts, hashes, labels, members, sample_hashes, total
 from ddp.data.epoch_order import EpochOrder
 from ddp.data.fingerprint import undisturbed

@@ -1,5 +1,5 @@
-"""Defines `EpochOrder`: the samples of each epoch, in order. It is the same on every rank; `ddp.core.dispatch` decides
-which part a rank trains."""
+"""Defines `EpochOrder`: the samples of each epoch, in order. It is the same on every rank; `ddp.core.grants.dispatch`
+decides which part a rank trains."""
 
 from __future__ import annotations
 

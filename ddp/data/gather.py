@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from ddp.core.spans import Batch
+from ddp.core.samples.spans import Batch
 from ddp.data.augment import Augment, augmented
 from ddp.data.dataset import MapSource
 from ddp.data.draws import Draws

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ddp.core.loader_settings import Loading
-from ddp.core.spans import Chunk
+from ddp.core.samples.spans import Chunk
+from ddp.core.settings.loader import Loading
 from ddp.data.augment import Augment
 from ddp.data.batch_loader import BatchLoader, feed
 from ddp.data.dataset import Collate, as_source, collated
@@ -42,7 +42,7 @@ class DataLoader:
             `batch_size * world_size` samples. If the last samples are too few for all ranks, batches are smaller, and a
             rank without samples gets None.
         least: fewest samples in such a smaller batch; 2 for a model with batch norm.
-        loader, prefetch, vram_max_usage, memory_max_usage: `ddp.core.loader_settings.Loading`.
+        loader, prefetch, vram_max_usage, memory_max_usage: `ddp.core.settings.loader.Loading`.
         deadline_s: seconds that a batch may take.
 
     Several threads may each iterate over an epoch of one loader. They are served in turns; only the epoch that began last

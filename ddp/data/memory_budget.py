@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import torch
 
-from ddp.core.loader_settings import Loading
+from ddp.core.settings.loader import Loading
 
 FIRST, LEAST, MOST = 4, 2, 32
 """Number of batches read ahead: before the size of a batch is known, the minimum and the maximum."""

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ddp.core.spans import Batch
+from ddp.core.samples.spans import Batch
 from ddp.data.gather import Gather, kept, same
 
 AT_ONCE, BLOCK_BYTES = 64, 1 << 22

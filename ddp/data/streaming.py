@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any
 
-from ddp.core.spans import Batch
+from ddp.core.samples.spans import Batch
 from ddp.data.errors import LateBatch, some
 from ddp.data.gather import Gather, Staged, kept, same
 from ddp.data.memory_budget import size

@@ -9,10 +9,10 @@ import heapq
 import itertools
 
 from ddp.comm.transports.emulated import sleep_until
-from ddp.core.commands import Apply, RankCommand
-from ddp.core.events import Event, Lost, RankEvent, Ready, Snapshot, Tick
-from ddp.core.link_costs import FROM, TO, Deliveries
-from ddp.core.links import Links
+from ddp.core.messages.commands import Apply, RankCommand
+from ddp.core.messages.events import Event, Lost, RankEvent, Ready, Snapshot, Tick
+from ddp.core.network.link_costs import FROM, TO, Deliveries
+from ddp.core.network.links import Links
 from ddp.engine.ranks import Ranks
 from ddp.process.clock import now
 

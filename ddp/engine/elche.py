@@ -14,10 +14,10 @@ from ddp.backends import BACKENDS, check_link_faults, world_of
 from ddp.backends.base import Reducer, reducing, serving
 from ddp.checkpoint import checkpoint
 from ddp.checkpoint.begin import begun
-from ddp.core.commands import ORDERS, Abort, Drop, Publish, RankCommand, Reduce, Restart
 from ddp.core.coordinator import Coordinator, Output
 from ddp.core.errors import Diverged, LinksRefused, OutOfResources, RankFailed, RankLost
-from ddp.core.events import Ending, Event, Failed
+from ddp.core.messages.commands import ORDERS, Abort, Drop, Publish, RankCommand, Reduce, Restart
+from ddp.core.messages.events import Ending, Event, Failed
 from ddp.core.policies import EVERY_STEP, POLICIES
 from ddp.engine import solo
 from ddp.engine.delayed_ranks import DelayedRanks

@@ -1,4 +1,4 @@
-"""Injects faults into a rank, in its own process: the rank's part of a fault script (`ddp.core.faults`).
+"""Injects faults into a rank, in its own process: the rank's part of a fault script (`ddp.core.settings.faults`).
 
 Knows how to cause a fault, not its consequences: the code that must detect faults never looks at anything in here."""
 
@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from ddp.core.events import Alive, Trained
-from ddp.core.faults import LASTING, Fault, parse
+from ddp.core.messages.events import Alive, Trained
+from ddp.core.settings.faults import LASTING, Fault, parse
 from ddp.process.channel import Channel
 from ddp.process.codec import Record
 from ddp.process.slowdown import Slowdown

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from ddp.backends import passed_state
 from ddp.backends.base import Backend
-from ddp.core.events import Shared
-from ddp.core.join_events import Joined
+from ddp.core.messages.events import Shared
+from ddp.core.messages.join_events import Joined
 from ddp.engine.loop import TrainingLoop
 from ddp.process.clock import now
 from ddp.replica.state_watch import JOINING

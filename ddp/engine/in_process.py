@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from ddp.comm.transports.threads import ThreadGroup
-from ddp.core.commands import RankCommand
-from ddp.core.events import Alive, Event, Reduced, Tick, Trained
+from ddp.core.messages.commands import RankCommand
+from ddp.core.messages.events import Alive, Event, Reduced, Tick, Trained
 from ddp.engine.cooperative_thread import CooperativeThread, generators
 from ddp.engine.rank import obey
 from ddp.engine.ranks import averaged

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from ddp.checkpoint.parts import RankParts, Recut
 from ddp.comm.heartbeat import Heartbeat
-from ddp.core.commands import Evaluate, Save
-from ddp.core.events import Alive, Evaluated, RankEvent, Saved, Trained
-from ddp.core.join_events import Joining
-from ddp.core.spans import Batch, Span
-from ddp.core.values import finite
+from ddp.core.messages.commands import Evaluate, Save
+from ddp.core.messages.events import Alive, Evaluated, RankEvent, Saved, Trained
+from ddp.core.messages.join_events import Joining
+from ddp.core.samples.spans import Batch, Span
+from ddp.core.values.frozen import finite
 from ddp.core.worker import Step
 from ddp.data.seeded import OwnNumbers, seed_others
 from ddp.engine import reports

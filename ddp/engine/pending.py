@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ddp.core.values import finite
+from ddp.core.values.frozen import finite
 
 
 class Pending:

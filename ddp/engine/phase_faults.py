@@ -14,8 +14,8 @@ from functools import partial
 from torch import Tensor, nn
 
 from ddp.backends import BACKENDS, SyncKind
-from ddp.core.commands import Average, Evaluate, Save, Stop
-from ddp.core.faults import PhaseFault
+from ddp.core.messages.commands import Average, Evaluate, Save, Stop
+from ddp.core.settings.faults import PhaseFault
 from ddp.core.worker import Action, Step
 from ddp.engine.fault_injector import strike
 from ddp.engine.loop import TrainingLoop

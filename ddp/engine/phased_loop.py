@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager
 
 from torch import Tensor
 
-from ddp.core.commands import Evaluate, Save
-from ddp.core.events import RankEvent, Saved
+from ddp.core.messages.commands import Evaluate, Save
+from ddp.core.messages.events import RankEvent, Saved
 from ddp.core.worker import Step
 from ddp.engine.loop import TrainingLoop
 from ddp.engine.phase_faults import PhaseInjector

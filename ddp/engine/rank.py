@@ -17,12 +17,12 @@ from ddp.backends import BACKENDS, SyncKind
 from ddp.backends.base import AverageResult, CollectiveAverage, Recuts, SnapshotAverage, StepExchange, load
 from ddp.checkpoint.checkpoint import InvalidCheckpoint
 from ddp.comm.transports.base import ExchangeBroken, broken
-from ddp.core.commands import Apply, Average, Evaluate, Join, Leave, LoadState, Save, SendState, Stop, Train
 from ddp.core.errors import Corrupted, LinksRefused, OutOfResources, encodable
-from ddp.core.events import Alive, AverageFailed, Failed, Shared, Snapshot
-from ddp.core.faults import LASTING, Fault
-from ddp.core.join_events import Left
-from ddp.core.rounds import IN_STEP
+from ddp.core.messages.commands import Apply, Average, Evaluate, Join, Leave, LoadState, Save, SendState, Stop, Train
+from ddp.core.messages.events import Alive, AverageFailed, Failed, Shared, Snapshot
+from ddp.core.messages.join_events import Left
+from ddp.core.rounds.rounds import IN_STEP
+from ddp.core.settings.faults import LASTING, Fault
 from ddp.core.worker import Action, Idle, Step, Worker
 from ddp.engine import reports
 from ddp.engine.fault_injector import FaultInjector, LossyChannel, struck

@@ -12,10 +12,10 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Protocol
 
-from ddp.core.commands import RankCommand
 from ddp.core.errors import OutOfResources, ProtocolError, RankLost, ReduceFailed, encodable
-from ddp.core.events import Event, Finished, Lost, RankEvent, Ready, Reduced, Tick
-from ddp.core.join_events import Joined, Offered
+from ddp.core.messages.commands import RankCommand
+from ddp.core.messages.events import Event, Finished, Lost, RankEvent, Ready, Reduced, Tick
+from ddp.core.messages.join_events import Joined, Offered
 from ddp.engine.forked_rank import EXIT_TIMEOUT_S, ForkedRank
 from ddp.engine.spare_ranks import SpareProcesses
 from ddp.process import forkserver

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from ddp.backends.base import AverageResult
-from ddp.core.event_parts import Files, Lasting, Sketch, WorkSeconds
-from ddp.core.events import Averaged, Finished, Progress, Ready
+from ddp.core.messages.event_parts import Files, Lasting, Sketch, WorkSeconds
+from ddp.core.messages.events import Averaged, Finished, Progress, Ready
 from ddp.engine.fault_injector import struck
 from ddp.engine.pending import Pending
 from ddp.engine.round_sketches import ReplicaSketch

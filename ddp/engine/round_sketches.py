@@ -7,8 +7,8 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
-from ddp.core.commands import Average
-from ddp.core.event_parts import OptimizerSketch, Sketch
+from ddp.core.messages.commands import Average
+from ddp.core.messages.event_parts import OptimizerSketch, Sketch
 from ddp.process.clock import now
 from ddp.process.meter import Meter
 from ddp.replica.replica import Replica

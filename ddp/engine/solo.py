@@ -9,12 +9,12 @@ from typing import Any
 
 from ddp.checkpoint import checkpoint
 from ddp.checkpoint.begin import begun
-from ddp.core import checkpoint_schedule
-from ddp.core.commands import CoordinatorCheckpoint, Evaluate, Publish, Save, Train
-from ddp.core.coordinator_state import Mark
 from ddp.core.errors import Diverged, OutOfResources, RankFailed
-from ddp.core.events import Ending, Progress, RankEvent, Saved
-from ddp.core.spans import Batch, Chunk
+from ddp.core.messages.commands import CoordinatorCheckpoint, Evaluate, Publish, Save, Train
+from ddp.core.messages.events import Ending, Progress, RankEvent, Saved
+from ddp.core.samples.spans import Batch, Chunk
+from ddp.core.schedule import checkpoint_schedule
+from ddp.core.state.coordinator_state import Mark
 from ddp.core.worker import Step, Worker
 from ddp.engine.loop import TrainingLoop
 from ddp.engine.phased_loop import loop_of

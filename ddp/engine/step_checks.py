@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddp.core.step_settings import StepSettings
+from ddp.core.settings.steps import StepSettings
 from ddp.engine.modes import Mode, backend_of, engine_of, modes
 
 

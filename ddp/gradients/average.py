@@ -11,7 +11,7 @@ from torch import nn
 
 from ddp.comm.collectives import Collectives
 from ddp.comm.transports.base import MAX, spare
-from ddp.core.spans import Batch
+from ddp.core.samples.spans import Batch
 from ddp.gradients.buckets import Item, Launches, assign, caps
 from ddp.gradients.comparison import ReplicaComparison
 from ddp.gradients.step_gradients import StepGradients

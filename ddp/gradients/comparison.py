@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ddp.comm.collectives import Collectives
 from ddp.comm.transports.base import MAX
+from ddp.core.anomalies.majority import strangers
 from ddp.core.errors import Corrupted
-from ddp.core.majority import strangers
 from ddp.gradients.repetition import RepeatableSteps
 
 PAIR = 2

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ddp.core.spans import Batch
+from ddp.core.samples.spans import Batch
 from ddp.gradients.step_gradients import StepGradients
 from ddp.graph.serialized_rng import SerializedRng
 from ddp.process.clock import now

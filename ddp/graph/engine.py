@@ -18,14 +18,14 @@ import torch
 
 from ddp.checkpoint import checkpoint
 from ddp.checkpoint.begin import begun
-from ddp.core import checkpoint_schedule
-from ddp.core.commands import CoordinatorCheckpoint, Evaluate, Publish, Save
-from ddp.core.coordinator_state import Mark
 from ddp.core.errors import Diverged, RankFailed
-from ddp.core.events import Ending, Merged, Progress
-from ddp.core.spans import Batch, Span, union
+from ddp.core.messages.commands import CoordinatorCheckpoint, Evaluate, Publish, Save
+from ddp.core.messages.events import Ending, Merged, Progress
+from ddp.core.samples.spans import Batch, Span, union
+from ddp.core.schedule import checkpoint_schedule
+from ddp.core.settings.world import World
+from ddp.core.state.coordinator_state import Mark
 from ddp.core.worker import Step
-from ddp.core.world import World
 from ddp.engine import solo
 from ddp.engine.loop import TrainingLoop
 from ddp.engine.phased_loop import loop_of

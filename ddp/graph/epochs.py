@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ddp.core.spans import Batch, Chunk, Span
+from ddp.core.samples.spans import Batch, Chunk, Span
 from ddp.data.batch_loader import BatchLoader
 from ddp.graph.errors import GraphError
 from ddp.graph.loader import DataLoader, GraphBatch

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ddp.core.events import Ready
+from ddp.core.messages.events import Ready
 from ddp.graph.scatter import leaves
 from ddp.graph.timed_workers import Listener, Listeners, ReplicaMeter, TimedWorkers
 from ddp.process.clock import now

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ddp.core.events import Slice
+from ddp.core.messages.events import Slice
 from ddp.graph.worker_threads import ReplicaFailed, WorkerThreads
 from ddp.process.meter import Meter
 from ddp.process.slowdown import Slowdown

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ddp.core.events import Ready
-from ddp.core.world import World
+from ddp.core.messages.events import Ready
+from ddp.core.settings.world import World
 from ddp.graph.config import DdpConfig
 from ddp.graph.devices import cuda_devices, resolve
 from ddp.graph.epochs import alone, shared

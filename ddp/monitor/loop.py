@@ -14,8 +14,8 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import nn
 
-from ddp.core.commands import Evaluate
-from ddp.core.events import Evaluated, Progress, Ready
+from ddp.core.messages.commands import Evaluate
+from ddp.core.messages.events import Evaluated, Progress, Ready
 from ddp.monitor.harness import Json, layers
 from ddp.monitor.track import RunSubject, RunTrack
 from ddp.process.clock import now

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ddp.core.events import Ready, Slice
+from ddp.core.messages.events import Ready, Slice
 from ddp.monitor.harness import save_timeline
 from ddp.monitor.track import Looking, RunSubject, RunTrack
 from ddp.process.clock import now

@@ -9,8 +9,8 @@ from typing import Any, get_args
 
 import msgspec
 
-from ddp.core import commands, events, run_bounds
 from ddp.core.errors import ProtocolError
+from ddp.core.messages import commands, events, run_bounds
 
 _EVENTS = events.Event | events.PolicyEvent | events.PolicyRecord | events.Slice | events.Memory | events.Merged
 _BOUNDS = run_bounds.RunHeader | run_bounds.Launched | run_bounds.RunEnd

@@ -19,8 +19,8 @@ from typing import IO, TYPE_CHECKING, Any
 import msgspec
 
 from ddp.core.errors import OutOfResources
-from ddp.core.event_parts import WorkSeconds
-from ddp.core.measurements import Memory
+from ddp.core.messages.event_parts import WorkSeconds
+from ddp.core.messages.measurements import Memory
 from ddp.process.clock import core_pace, core_wait, now
 from ddp.process.codec import MeasuredSlice
 from ddp.process.resource_errors import shortage

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from ddp.checkpoint.checkpoint import part_folder
-from ddp.core.commands import Apply, LoadState
 from ddp.core.errors import ProtocolError
-from ddp.core.events import Finished, Saved, Shared, Snapshot
+from ddp.core.messages.commands import Apply, LoadState
+from ddp.core.messages.events import Finished, Saved, Shared, Snapshot
 from ddp.replica.flat import KINDS
 
 PIECE = 1 << 18

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from ddp.core.step_settings import StepSettings
+from ddp.core.settings.steps import StepSettings
 
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 """Precision -> dtype of autocast in forward and backward passes; parameters keep their own dtype."""

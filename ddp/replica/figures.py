@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.hooks import RemovableHandle
 
-from ddp.core.event_parts import StepWork
-from ddp.core.values import finite
+from ddp.core.messages.event_parts import StepWork
+from ddp.core.values.frozen import finite
 from ddp.replica.optimizers import members
 from ddp.replica.task import Job, Tensors
 

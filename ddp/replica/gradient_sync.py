@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from ddp.core.spans import Batch
+from ddp.core.samples.spans import Batch
 from ddp.replica.flat import FlatState
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddp.core.event_parts import Files
-from ddp.core.spans import Batch, Span
-from ddp.core.values import finite
+from ddp.core.messages.event_parts import Files
+from ddp.core.samples.spans import Batch, Span
+from ddp.core.values.frozen import finite
 from ddp.replica.pieces import PARAMETERS, PieceFile, StatePiece, of_model, of_optimizer, recorded
 from ddp.replica.state_watch import EPOCH as EPOCH
 from ddp.replica.state_watch import LARGE as LARGE

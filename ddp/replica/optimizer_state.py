@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ddp.core.averaging import Averaging
+from ddp.core.settings.averaging import Averaging
 from ddp.replica.flat import Section
 
 Slot = tuple[nn.Parameter, str, Tensor]

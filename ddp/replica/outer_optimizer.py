@@ -16,7 +16,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ddp.core.averaging import Averaging
+from ddp.core.settings.averaging import Averaging
 
 
 class Outer:

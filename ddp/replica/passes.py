@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.random import fork_rng
 
 from ddp.core.errors import OutOfResources
-from ddp.core.spans import Batch, Chunk, micro_batches
+from ddp.core.samples.spans import Batch, Chunk, micro_batches
 from ddp.replica.abilities import HALF, check_abilities
 from ddp.replica.gradient_sync import GradientSync
 from ddp.replica.loss_scale import LossScale

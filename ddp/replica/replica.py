@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ddp.core.event_parts import StepSketch
-from ddp.core.spans import Batch
+from ddp.core.messages.event_parts import StepSketch
+from ddp.core.samples.spans import Batch
 from ddp.data.augment import Augment
 from ddp.data.batch_loader import feed
 from ddp.data.contents import value_sum

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ddp.core.values import finite
+from ddp.core.values.frozen import finite
 
 MOST_NAMES = 64
 """Most different names in a run: recorded scalars are sent with every report."""

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ddp.core.event_parts import OptimizerSketch, SketchGroup
+from ddp.core.messages.event_parts import OptimizerSketch, SketchGroup
 from ddp.permutation import derive
 from ddp.replica.flat import FlatState, Section
 from ddp.replica.sparse import dense

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 from torch import Tensor
 
-from ddp.core.event_parts import StepSketch
-from ddp.core.sketching import draw
+from ddp.core.messages.event_parts import StepSketch
+from ddp.core.schedule.sketching import draw
 from ddp.replica.sketcher import Sharded, Sketcher, StepSum
 
 STEPS = 100

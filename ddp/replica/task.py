@@ -11,14 +11,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ddp.core.averaging import Averaging
-from ddp.core.checkpoint_settings import Checkpointing
-from ddp.core.faults import Fault, PhaseFault
-from ddp.core.links import Links
-from ddp.core.loader_settings import Loading
+from ddp.core.network.links import Links
 from ddp.core.policies import Policy
-from ddp.core.step_settings import StepSettings
-from ddp.core.virtual_time import VirtualTime
+from ddp.core.settings.averaging import Averaging
+from ddp.core.settings.checkpoints import Checkpointing
+from ddp.core.settings.faults import Fault, PhaseFault
+from ddp.core.settings.loader import Loading
+from ddp.core.settings.steps import StepSettings
+from ddp.core.settings.virtual_time import VirtualTime
 
 if TYPE_CHECKING:
     import torch

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ddp.comm.collectives import Collectives
 from ddp.comm.transports.base import MAX, ShardRange
 from ddp.core.errors import EngineError
-from ddp.core.spans import Batch
+from ddp.core.samples.spans import Batch
 from ddp.gradients.average import meet_counters
 from ddp.gradients.step_gradients import StepGradients
 from ddp.process.clock import now

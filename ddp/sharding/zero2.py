@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ddp.comm.transports.base import ShardRange
-from ddp.core.spans import Batch
+from ddp.core.samples.spans import Batch
 from ddp.gradients.average import meet_counters
 from ddp.gradients.owned import Own, OwnedGradients
 from ddp.process.clock import now

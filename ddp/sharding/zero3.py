@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from ddp.core.spans import Batch
+from ddp.core.samples.spans import Batch
 from ddp.sharding.units import ShardedLayer, Unit, units
 from ddp.sharding.zero1 import ShardContext
 from ddp.sharding.zero2 import Zero2

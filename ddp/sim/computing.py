@@ -9,9 +9,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from ddp.core.events import RankEvent
+from ddp.core.messages.events import RankEvent
+from ddp.core.settings.world import World
 from ddp.core.worker import Step
-from ddp.core.world import World
 from ddp.sim.parts import Costs, SimulatedRank
 from ddp.sim.shared_cores import SharedCores
 from ddp.sim.states import RankStates

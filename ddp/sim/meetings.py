@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from ddp.core.commands import Average, Join
-from ddp.core.events import Alive, Averaged, AverageFailed
-from ddp.core.join_events import Left
-from ddp.core.rounds import IN_STEP
+from ddp.core.messages.commands import Average, Join
+from ddp.core.messages.events import Alive, Averaged, AverageFailed
+from ddp.core.messages.join_events import Left
+from ddp.core.rounds.rounds import IN_STEP
 from ddp.core.worker import Action, Step, Worker
 from ddp.sim.collectives import SimulatedCollectives, Then
 from ddp.sim.parts import JOIN, SimulatedRank

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ddp.core.commands import Average
-from ddp.core.events import RankEvent
-from ddp.core.link_costs import collective_s
-from ddp.core.links import Links
-from ddp.core.spans import Batch
+from ddp.core.messages.commands import Average
+from ddp.core.messages.events import RankEvent
+from ddp.core.network.link_costs import collective_s
+from ddp.core.network.links import Links
+from ddp.core.samples.spans import Batch
 from ddp.core.worker import Step, Worker
 
 JOIN = 1

@@ -8,12 +8,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from ddp.core.commands import Apply, Average, Evaluate, Join, Leave, LoadState, RankCommand, Save, SendState, Stop
-from ddp.core.events import Averaged, Evaluated, Failed, Finished, RankEvent, Saved, Shared, Snapshot
-from ddp.core.faults import Fault
-from ddp.core.join_events import Joined, Joining
+from ddp.core.messages.commands import (
+    Apply,
+    Average,
+    Evaluate,
+    Join,
+    Leave,
+    LoadState,
+    RankCommand,
+    Save,
+    SendState,
+    Stop,
+)
+from ddp.core.messages.events import Averaged, Evaluated, Failed, Finished, RankEvent, Saved, Shared, Snapshot
+from ddp.core.messages.join_events import Joined, Joining
+from ddp.core.settings.faults import Fault
+from ddp.core.settings.world import World
 from ddp.core.worker import Action, Idle, Step
-from ddp.core.world import World
 from ddp.sim.computing import ComputingRanks
 from ddp.sim.meetings import Meetings
 from ddp.sim.parts import Costs, SimulatedRank

@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ddp.core.commands import ORDERS, Abort, Apply, Drop, Reduce, Restart
 from ddp.core.coordinator import Coordinator, Output
-from ddp.core.events import Event, Lost, Merged, RankEvent, Ready, Reduced, Snapshot, Tick
-from ddp.core.faults import Fault
-from ddp.core.join_events import Offered
-from ddp.core.link_costs import FROM, TO, Deliveries
+from ddp.core.messages.commands import ORDERS, Abort, Apply, Drop, Reduce, Restart
+from ddp.core.messages.events import Event, Lost, Merged, RankEvent, Ready, Reduced, Snapshot, Tick
+from ddp.core.messages.join_events import Offered
+from ddp.core.network.link_costs import FROM, TO, Deliveries
 from ddp.core.policies import Policy
-from ddp.core.world import World
+from ddp.core.settings.faults import Fault
+from ddp.core.settings.world import World
 from ddp.sim.parts import Costs, TrainedBatch
 from ddp.sim.ranks import SimulatedRanks
 from ddp.sim.states import Measured

@@ -5,17 +5,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 
-from ddp.core.event_parts import WorkSeconds
-from ddp.core.events import Alive, Averaged, Evaluated, Progress, RankEvent
-from ddp.core.values import replace
+from ddp.core.messages.event_parts import WorkSeconds
+from ddp.core.messages.events import Alive, Averaged, Evaluated, Progress, RankEvent
+from ddp.core.settings.world import World
+from ddp.core.values.frozen import replace
 from ddp.core.worker import Step
-from ddp.core.world import World
 from ddp.sim.parts import Costs, SimulatedRank, TrainedBatch
 from ddp.sim.timeline import EventQueue
 from ddp.sim.work import RankWork
 
 Measured = Callable[[int, str, float, float, int], None]
-"""(rank, kind, start, stop, number of the collective) of a slice as in `ddp.core.measurements.Slice`."""
+"""(rank, kind, start, stop, number of the collective) of a slice as in `ddp.core.messages.measurements.Slice`."""
 
 
 def _by_epoch(pending: Sequence[TrainedBatch]) -> list[list[TrainedBatch]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from ddp.core.commands import Reduce
-from ddp.core.events import RankEvent
+from ddp.core.messages.commands import Reduce
+from ddp.core.messages.events import RankEvent
 from ddp.core.worker import Action, Step
 
 

@@ -15,9 +15,9 @@ from ddp.backends import check_link_faults, check_sharing, paired_backends
 from ddp.checkpoint import checkpoint
 from ddp.checkpoint.parts import load as load_part
 from ddp.checkpoint.same_data import SameData
-from ddp.core.checkpoint_settings import MOST, UNITS, Checkpointing
-from ddp.core.loader_settings import Loading
 from ddp.core.policies import DEFAULT, POLICIES
+from ddp.core.settings.checkpoints import MOST, UNITS, Checkpointing
+from ddp.core.settings.loader import Loading
 from ddp.data.batch_loader import refuse_samplewise
 from ddp.data.dataset import collated
 from ddp.data.epoch_order import EpochOrder

@@ -1,12 +1,12 @@
-"""Defines `EpochMetrics`: the metrics of an epoch, delivered when all ranks have completed it. `ddp.core.summary`
+"""Defines `EpochMetrics`: the metrics of an epoch, delivered when all ranks have completed it. `ddp.core.figures.summary`
 computes them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddp.core.exact_means import Scalars
-from ddp.core.summary import EpochFigures
+from ddp.core.figures.exact_means import Scalars
+from ddp.core.figures.summary import EpochFigures
 
 
 @dataclass(frozen=True)

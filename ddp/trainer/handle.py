@@ -21,10 +21,10 @@ from types import TracebackType
 from typing import Any
 
 from ddp.checkpoint.checkpoint import place
-from ddp.core.commands import Drop, Publish
 from ddp.core.errors import Aborted, RankFailed
-from ddp.core.events import Finished, Ready, Saved
-from ddp.core.summary import EpochFigures, EpochFold
+from ddp.core.figures.summary import EpochFigures, EpochFold
+from ddp.core.messages.commands import Drop, Publish
+from ddp.core.messages.events import Finished, Ready, Saved
 from ddp.engine.solo import Emit
 from ddp.monitor import Monitor
 from ddp.process.scratch import scratch

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ddp.core.errors import Diverged
-from ddp.core.events import Ready
+from ddp.core.messages.events import Ready
 from ddp.monitor import Monitor, Timeline
 from ddp.monitor.harness import Json, picture
 from ddp.monitor.track import RunSubject, RunTrack

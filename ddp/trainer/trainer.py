@@ -13,10 +13,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from ddp import settings as checks
-from ddp.core.loader_settings import Loading
 from ddp.core.policies import DEFAULT
-from ddp.core.step_settings import StepSettings
-from ddp.core.world import World
+from ddp.core.settings.loader import Loading
+from ddp.core.settings.steps import StepSettings
+from ddp.core.settings.world import World
 from ddp.data.augment import Augment
 from ddp.data.dataset import Collate, as_source
 from ddp.data.epoch_order import EpochOrder, Sampler, refuse_part

@@ -17,11 +17,11 @@ import numpy as np
 import torch
 
 from ddp.backends import world_of
-from ddp.core.commands import Abort
 from ddp.core.errors import Diverged, EngineError, RankLost
-from ddp.core.events import Averaged
-from ddp.core.measurements import Slice
-from ddp.core.virtual_time import CONSTANT
+from ddp.core.messages.commands import Abort
+from ddp.core.messages.events import Averaged
+from ddp.core.messages.measurements import Slice
+from ddp.core.settings.virtual_time import CONSTANT
 from ddp.engine import solo
 from ddp.engine.solo import Emit
 from ddp.process.clock import now

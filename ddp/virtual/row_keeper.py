@@ -13,7 +13,7 @@ from functools import partial
 
 import torch
 
-from ddp.core.event_parts import Files
+from ddp.core.messages.event_parts import Files
 from ddp.core.worker import Step
 from ddp.replica.keeper import MOST, TIMES, StepKeeper
 from ddp.replica.replica import Replica

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from ddp.core.spans import Batch
+from ddp.core.samples.spans import Batch
 from ddp.core.worker import Step
 
 

@@ -18,9 +18,9 @@ from typing import Any
 from ddp.backends import BACKENDS, SyncKind
 from ddp.backends.base import Reducer, reducing
 from ddp.comm.transports.threads import ThreadGroup
-from ddp.core.commands import Reduce
 from ddp.core.errors import RankFailed
-from ddp.core.events import RankEvent, Reduced
+from ddp.core.messages.commands import Reduce
+from ddp.core.messages.events import RankEvent, Reduced
 from ddp.core.worker import Action, Step
 from ddp.engine.cooperative_thread import CooperativeThread, generators
 from ddp.engine.rank import RankLoop

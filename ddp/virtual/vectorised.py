@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from ddp.backends import BACKENDS, SyncKind
-from ddp.core.commands import Apply, Average, Evaluate, Join, Reduce, Stop
 from ddp.core.errors import RankFailed
-from ddp.core.events import Alive, Averaged, Evaluated, Finished, Progress, RankEvent, Ready, Snapshot, Trained
-from ddp.core.values import finite
+from ddp.core.messages.commands import Apply, Average, Evaluate, Join, Reduce, Stop
+from ddp.core.messages.events import Alive, Averaged, Evaluated, Finished, Progress, RankEvent, Ready, Snapshot, Trained
+from ddp.core.values.frozen import finite
 from ddp.core.worker import Action, Step
 from ddp.engine.loop import TrainingLoop
 from ddp.process.meter import peak_rss_bytes

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from ddp.core.commands import Evaluate
-from ddp.core.events import Evaluated, Lost, Progress, Ready
-from ddp.core.summary import EpochFold
+from ddp.core.figures.summary import EpochFold
+from ddp.core.messages.commands import Evaluate
+from ddp.core.messages.events import Evaluated, Lost, Progress, Ready
 from ddp.trainer.epochs import EpochMetrics, epoch_metrics
 
 pytestmark = pytest.mark.usefixtures("in_process")

@@ -126,7 +126,7 @@ def test_a_monitor_that_comes_late_and_a_shared_timeline_miss_nothing(make: Make
 
 
 def ddp_event() -> Any:
-    from ddp.core.events import Alive
+    from ddp.core.messages.events import Alive
 
     return Alive(0.0, 0)
 

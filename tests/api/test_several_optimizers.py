@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from ddp import RankFailed
-from ddp.core.averaging import Averaging
-from ddp.core.checkpoint_settings import Checkpointing
+from ddp.core.settings.averaging import Averaging
+from ddp.core.settings.checkpoints import Checkpointing
 from ddp.replica.optimizers import Several
 from ddp.replica.task import Task
 from tests.api.conftest import Make

@@ -13,7 +13,7 @@ from bench.audit.audit import audit
 from bench.audit.audit_input import MEASURED, SHARDED, AuditOrder, norms_of, reports_of, works_of
 from bench.results.audit_file import AuditReport
 from ddp.backends import is_torch_native
-from ddp.core.events import Evaluated, Finished, Ready
+from ddp.core.messages.events import Evaluated, Finished, Ready
 from ddp.core.policies import POLICIES
 from ddp.replica.task import Job, Task, epoch_samples
 

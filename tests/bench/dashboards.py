@@ -19,7 +19,7 @@ from bench.dashboard import server
 from bench.dashboard.process import listen
 from bench.results.runfolder import CONFIG, EVENTS
 from bench.results.writer import RunWriter
-from ddp.core import events
+from ddp.core.messages import events
 from ddp.process.codec import encode
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from ddp.core.errors import Diverged, RankFailed, RankLost
-from ddp.core.events import Evaluated, Finished, Merged, Progress, Ready, Slice
+from ddp.core.messages.events import Evaluated, Finished, Merged, Progress, Ready, Slice
 from ddp.core.policies.sync import Sync
 from ddp.process import termination
 from ddp.process.clock import now

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ddp.core.event_parts import SketchGroup
+from ddp.core.messages.event_parts import SketchGroup
 from ddp.sketches import decode, encode
 
 GROUPS = (

@@ -13,7 +13,7 @@ from bench.results.analyze import analyze
 from bench.results.runfolder import CONFIG, EVENTS, METRICS
 from bench.results.schema import Metrics
 from bench.results.writer import RunWriter
-from ddp.core import commands, events
+from ddp.core.messages import commands, events
 from ddp.process.codec import Record, encode
 
 LAUNCHED = 100.0

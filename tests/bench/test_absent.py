@@ -11,9 +11,9 @@ from bench.report import write_report
 from bench.results.analyze import analyze
 from bench.results.schema import Metrics
 from bench.validate.checks.breakdown import FRACTIONS
-from ddp.core.events import Slice
+from ddp.core.messages.events import Slice
 from ddp.core.policies import POLICIES
-from ddp.core.world import World
+from ddp.core.settings.world import World
 from ddp.sim import Costs, Simulation
 from tests.bench.report_parts import part
 from tests.bench.report_parts import undrawn as undrawn

@@ -17,7 +17,7 @@ from bench.results.analysis.syncing import sync
 from bench.results.analysis.timeline import arrivals, overlap, step_times, straggler_index
 from bench.results.runfolder import find_runs
 from bench.results.schema import SCHEMA_VERSION
-from ddp.core.events import Finished, Ready, Reduced, Slice, Snapshot
+from ddp.core.messages.events import Finished, Ready, Reduced, Slice, Snapshot
 from tests.bench.streams import MODES, make_metrics, make_records, make_spec, write_run
 
 stretches = st.lists(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bench.base.paths import METRICS_SCHEMA
 from bench.results.analyze import analyze
 from bench.results.schema import Metrics, RankTime, json_schema
-from ddp.core import commands, events
+from ddp.core.messages import commands, events
 from ddp.process.codec import Record
 from tests.bench.streams import LAUNCHED, MODES, closed, make_metrics, make_records, make_spec
 

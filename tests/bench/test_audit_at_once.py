@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from ddp.core.policies import POLICIES
-from ddp.core.virtual_time import VirtualTime
+from ddp.core.settings.virtual_time import VirtualTime
 from ddp.replica.task import Job, Task
 from ddp.virtual import engine
 from ddp.virtual.eligibility import unfit

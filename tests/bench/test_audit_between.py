@@ -16,8 +16,8 @@ from bench.audit.between import ends
 from bench.audit.kept_files import Name, Part, Parts
 from ddp.backends import snapshot
 from ddp.checkpoint.parts import RankParts
-from ddp.core.checkpoint_settings import Checkpointing
-from ddp.core.events import Finished, Progress, Ready, Saved
+from ddp.core.messages.events import Finished, Progress, Ready, Saved
+from ddp.core.settings.checkpoints import Checkpointing
 from ddp.engine.loop import TrainingLoop
 from ddp.engine.rank import RankLoop
 from ddp.replica import keeper

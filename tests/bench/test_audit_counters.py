@@ -15,8 +15,8 @@ import torch
 from bench.audit.counters import scales
 from bench.audit.kept_files import read
 from ddp.backends import allreduce
-from ddp.core.events import Finished, Progress
-from ddp.core.step_settings import StepSettings
+from ddp.core.messages.events import Finished, Progress
+from ddp.core.settings.steps import StepSettings
 from ddp.replica.optimizers import Several
 from ddp.replica.replica import Replica
 from ddp.replica.task import Task

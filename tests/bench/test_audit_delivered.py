@@ -20,7 +20,7 @@ from bench.audit.setups import settings_reached
 from bench.models import load
 from ddp.checkpoint import checkpoint as checkpoints
 from ddp.checkpoint import parts
-from ddp.core.checkpoint_settings import Checkpointing
+from ddp.core.settings.checkpoints import Checkpointing
 from ddp.engine import loop
 from ddp.replica.task import Task
 from tests.bench.audited import audited, different, ordered, train_alone

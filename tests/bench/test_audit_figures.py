@@ -16,8 +16,8 @@ from bench.audit.audit_input import norms_of, works_of
 from bench.audit.compare import losses_apart
 from bench.audit.rules import left_out_roundings
 from bench.models import parts
-from ddp.core.events import Finished
-from ddp.core.step_settings import StepSettings
+from ddp.core.messages.events import Finished
+from ddp.core.settings.steps import StepSettings
 from ddp.gradients.average import GradientAverage
 from ddp.replica.figures import StepFigures
 from ddp.replica.task import Task

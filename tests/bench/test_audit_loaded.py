@@ -10,8 +10,8 @@ import pytest
 
 from bench.audit.kept_files import KeptStep, read
 from ddp.checkpoint.checkpoint import place
-from ddp.core.checkpoint_settings import Checkpointing
-from ddp.core.events import Finished
+from ddp.core.messages.events import Finished
+from ddp.core.settings.checkpoints import Checkpointing
 from ddp.engine.loop import TrainingLoop
 from ddp.replica.replica import Replica
 from ddp.replica.task import Job

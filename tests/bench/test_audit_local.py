@@ -11,7 +11,7 @@ import pytest
 
 from bench.audit.kept_files import OPTIMIZER, read
 from ddp.backends.torch_local_sgd import LocalStep
-from ddp.core.events import Finished
+from ddp.core.messages.events import Finished
 from ddp.replica.task import Task
 from tests.bench.audited import audited, different
 from tests.runtime import toy

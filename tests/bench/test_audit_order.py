@@ -12,7 +12,7 @@ import pytest
 from bench.audit.audit_input import StepReport, order_of
 from bench.audit.reports import resumed_rates
 from bench.config.config import TrainConfig
-from ddp.core.step_settings import StepSettings
+from ddp.core.settings.steps import StepSettings
 from tests.bench.planned import planned
 from tests.bench.streams import make_metrics, make_records, make_spec
 

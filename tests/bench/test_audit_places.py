@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from bench.audit.schedule_places import misplaced, out_of_turn
-from ddp.core.commands import Pace, Train
-from ddp.core.events import Merged
-from ddp.core.faults import Fault
+from ddp.core.messages.commands import Pace, Train
+from ddp.core.messages.events import Merged
 from ddp.core.policies import POLICIES
-from ddp.core.world import World
+from ddp.core.settings.faults import Fault
+from ddp.core.settings.world import World
 from ddp.sim import Costs, simulate
 
 COSTS = Costs(lambda rank, step: 0.01 * (1 + rank), latency_s=1e-4, wire_s=0.002, reduce_s=0.002, report_s=0.02)

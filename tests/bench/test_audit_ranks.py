@@ -13,9 +13,9 @@ import torch
 
 from bench.audit.kept_files import read
 from ddp.backends import snapshot
-from ddp.core.events import Finished
+from ddp.core.messages.events import Finished
 from ddp.core.policies import POLICIES
-from ddp.core.step_settings import StepSettings
+from ddp.core.settings.steps import StepSettings
 from ddp.engine import elche
 from ddp.gradients.average import GradientAverage
 from ddp.graph import engine as graph_engine

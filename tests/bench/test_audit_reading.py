@@ -19,8 +19,8 @@ from torch.utils.data import Dataset
 from bench.audit.costs import _apart
 from bench.audit.evaluation import added_up
 from bench.audit.reading import SAMPLES, TrainingData, repeatable, unknowable
-from ddp.core.event_parts import StepWork
-from ddp.core.step_settings import StepSettings
+from ddp.core.messages.event_parts import StepWork
+from ddp.core.settings.steps import StepSettings
 from ddp.data import as_source
 from ddp.data.augment import crop_and_flip
 from tests.bench.audit_breaks import images

@@ -11,8 +11,8 @@ import torch
 
 from ddp.backends import snapshot
 from ddp.backends.base import GroupBackend
-from ddp.core.faults import parse
-from ddp.core.join_events import Joined
+from ddp.core.messages.join_events import Joined
+from ddp.core.settings.faults import parse
 from ddp.engine.rank import RankLoop
 from tests.bench.audit_breaks import ADAM, Break, wrapped
 from tests.bench.audited import audited, different

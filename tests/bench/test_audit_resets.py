@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ddp.core.averaging import Averaging
+from ddp.core.settings.averaging import Averaging
 from ddp.replica.optimizer_state import InnerOptimizer
 from ddp.virtual.row_optimizer import RowOptimizer
 from tests.bench.audit_breaks import ADAM, wrapped

@@ -16,7 +16,7 @@ from bench.audit import stretches
 from bench.audit.kept_files import read
 from bench.audit.rules import total_of
 from bench.results.audit_file import AuditReport
-from ddp.core.events import Finished
+from ddp.core.messages.events import Finished
 from ddp.replica import step_draws
 from ddp.replica.replica import Replica
 from ddp.replica.task import Job

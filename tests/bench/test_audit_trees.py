@@ -13,7 +13,7 @@ from bench.base.usage import UsageError
 from bench.command import audit_command, cli
 from bench.results.audit_file import AuditReport
 from bench.results.runfolder import Run
-from ddp.core.events import Finished
+from ddp.core.messages.events import Finished
 from tests.bench.streams import make_records, make_spec, write_run
 
 

@@ -12,8 +12,8 @@ import pytest
 from bench.results.analysis.stream import Slices
 from bench.validate.checks import breakdown
 from bench.validate.run_records import Records
-from ddp.core.events import Progress, Reduced, Slice, Snapshot
-from ddp.core.run_bounds import RunEnd, RunHeader
+from ddp.core.messages.events import Progress, Reduced, Slice, Snapshot
+from ddp.core.messages.run_bounds import RunEnd, RunHeader
 
 WAITS = tuple((at + 0.8, at + 1.0) for at in range(10))
 """Of ten seconds, the last 0.2 of each."""

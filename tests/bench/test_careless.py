@@ -19,10 +19,10 @@ from bench.results import writer
 from bench.results.analysis.faults import missing, rows
 from bench.results.runfolder import CHECKPOINTS, METRICS, find_runs
 from bench.results.writer import RunWriter
-from ddp.core.commands import Drop, Restart
 from ddp.core.errors import RankFailed
-from ddp.core.events import Lost
-from ddp.core.join_events import Joined
+from ddp.core.messages.commands import Drop, Restart
+from ddp.core.messages.events import Lost
+from ddp.core.messages.join_events import Joined
 from tests.bench.audited import train_alone
 from tests.runtime import toy
 

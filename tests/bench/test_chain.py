@@ -15,8 +15,8 @@ from bench.results.chain import Seal, batches, chained, digest_of, lines, linked
 from bench.results.journal import Journal
 from bench.results.runfolder import EVENTS
 from ddp import regular_files
-from ddp.core.events import Alive, Slice
-from ddp.core.run_bounds import RunEnd
+from ddp.core.messages.events import Alive, Slice
+from ddp.core.messages.run_bounds import RunEnd
 from ddp.process.codec import encode
 
 BODIES = st.lists(st.dictionaries(st.text(max_size=3), st.integers() | st.text(max_size=5), min_size=1), min_size=2)

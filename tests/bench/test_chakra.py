@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from bench.results.analysis.stream import sort
 from bench.timeline.formats import FORMATS, chakra
 from bench.timeline.rewrite import export
-from ddp.core.events import Slice
+from ddp.core.messages.events import Slice
 from tests.bench.conftest import Bench
 from tests.bench.streams import LAUNCHED, lines, make_records, make_spec
 from tests.bench.test_timeline_verb import CONFIG, run

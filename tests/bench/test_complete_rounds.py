@@ -11,10 +11,10 @@ from bench.validate.checks.average import _Rounds
 from bench.validate.complete_rounds import unbroken
 from bench.validate.outer_steps import OUTER
 from bench.validate.run_records import Records
-from ddp.core.commands import Reduce
-from ddp.core.event_parts import StepSketch
-from ddp.core.events import Averaged, Progress, Ready, Snapshot
-from ddp.core.join_events import Joined
+from ddp.core.messages.commands import Reduce
+from ddp.core.messages.event_parts import StepSketch
+from ddp.core.messages.events import Averaged, Progress, Ready, Snapshot
+from ddp.core.messages.join_events import Joined
 from tests.bench.sketched import GROUPS, mixed, sketch
 
 OWN = [sketch(1.0 + rank, -2.0 * rank, 0.5) for rank in range(3)]

@@ -13,7 +13,7 @@ from bench.results.live.history import RunHistory
 from bench.results.live.tail import Tail
 from bench.results.runfolder import EVENTS
 from bench.results.writer import RunWriter
-from ddp.core import events
+from ddp.core.messages import events
 from ddp.process.codec import encode
 from tests.bench.dashboards import begin, line, progress
 from tests.bench.streams import make_spec, write_run

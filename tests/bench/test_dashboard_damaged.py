@@ -13,7 +13,7 @@ from bench.dashboard.about import RunCard
 from bench.dashboard.board import LIVE, ROW, RunBoard, whole
 from bench.results.live.history import RunHistory
 from bench.results.runfolder import CONFIG, EVENTS, METRICS
-from ddp.core import commands
+from ddp.core.messages import commands
 from ddp.process.codec import encode
 from tests.bench.dashboards import begin, line, progress
 from tests.bench.streams import make_spec, write_run

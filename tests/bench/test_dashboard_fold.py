@@ -15,7 +15,7 @@ from bench.results.live.curves import curves, short
 from bench.results.live.history import POINTS, RunHistory
 from bench.results.live.series import Series, TimeBin
 from bench.results.runfolder import flat
-from ddp.core import commands, events
+from ddp.core.messages import commands, events
 from ddp.process.codec import Record
 from tests.bench.streams import LAUNCHED, closed, make_metrics, make_records, make_spec
 

@@ -27,8 +27,8 @@ from bench.results.live.curves import curves
 from bench.results.live.history import RunHistory
 from bench.results.runfolder import CONFIG, EVENTS, find_runs
 from bench.validate import Judgement, judge_cells
-from ddp.core import commands, events
-from ddp.core.run_bounds import RunHeader
+from ddp.core.messages import commands, events
+from ddp.core.messages.run_bounds import RunHeader
 from ddp.process.codec import Record, encode
 from tests.bench.dashboards import begin, line, messages, progress, serving
 from tests.bench.references import FIVE, baselines, cell

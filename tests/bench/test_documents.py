@@ -17,9 +17,9 @@ from bench.models import MODELS
 from bench.models.data import DATA
 from bench.validate.checks import CHECKS, OPTIONAL
 from benchmarks import documents, targets
-from ddp.core.faults import KINDS
 from ddp.core.guard import GUARDS
 from ddp.core.policies import POLICIES
+from ddp.core.settings.faults import KINDS
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])

@@ -23,9 +23,9 @@ from bench.results.schema import Metrics, json_schema
 from bench.runner.progress import ProgressDisplay
 from bench.timeline import make_trace, write_timeline
 from bench.validate import judge
-from ddp.core import commands, events
-from ddp.core.faults import parse
-from ddp.core.join_events import Joined
+from ddp.core.messages import commands, events
+from ddp.core.messages.join_events import Joined
+from ddp.core.settings.faults import parse
 from ddp.process.codec import Record
 from tests.bench.report_parts import undrawn as undrawn
 from tests.bench.streams import LAUNCHED, make_metrics, make_records, make_spec, write_run

@@ -17,7 +17,7 @@ from bench.base.writing import write_text
 from bench.results.journal import Journal
 from bench.results.runfolder import find_runs
 from bench.results.writer import RunWriter
-from ddp.core.events import Alive
+from ddp.core.messages.events import Alive
 from tests.bench.conftest import Bench
 from tests.bench.report_parts import undrawn as undrawn
 from tests.held_back import held_back

@@ -12,8 +12,8 @@ import pytest
 from bench.results.runfolder import find_runs
 from bench.validate.checks.idle import _epochs, _gradients, _scarce, _windows
 from bench.validate.run_records import Records
-from ddp.core.event_parts import StepSketch
-from ddp.core.events import Averaged, Finished, Progress, Ready
+from ddp.core.messages.event_parts import StepSketch
+from ddp.core.messages.events import Averaged, Finished, Progress, Ready
 from tests.bench.sketched import GROUPS, put, sketch
 from tests.bench.streams import make_spec, write_run
 

@@ -16,11 +16,11 @@ from bench.results.analysis.stream import sort
 from bench.results.live.history import POINTS
 from bench.runner.earlier_records import _Counting
 from bench.timeline import write_timeline
-from ddp.core import events
-from ddp.core.commands import CoordinatorCheckpoint, Drop, Evaluate
-from ddp.core.ledger import Ledger
-from ddp.core.summary import EpochFold
-from ddp.core.training_clock import Evaluation, TrainingClock
+from ddp.core.figures.summary import EpochFold
+from ddp.core.figures.training_clock import Evaluation, TrainingClock
+from ddp.core.messages import events
+from ddp.core.messages.commands import CoordinatorCheckpoint, Drop, Evaluate
+from ddp.core.samples.ledger import Ledger
 from ddp.process.codec import Record
 from tests.bench.streams import LAUNCHED, make_metrics, make_records, make_spec
 from tests.bench.test_dashboard_fold import about, folded

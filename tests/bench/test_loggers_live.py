@@ -17,8 +17,8 @@ from bench.loggers.follow import RunFollower
 from bench.loggers.recorded import Begun, Recorded, Scalar, recorded
 from bench.results.runfolder import CONFIG, EVENTS, METRICS
 from bench.results.writer import RunWriter
-from ddp.core.events import Evaluated
-from ddp.core.run_bounds import Launched
+from ddp.core.messages.events import Evaluated
+from ddp.core.messages.run_bounds import Launched
 from ddp.process.codec import Record
 from tests.bench.dashboards import until
 from tests.bench.streams import LAUNCHED, lines, make_metrics, make_records, make_spec

@@ -30,9 +30,9 @@ from bench.results.schema import Metrics
 from bench.results.writer import RunWriter
 from bench.runner.progress import ProgressDisplay
 from bench.timeline import make_trace
-from ddp.core import commands, events
-from ddp.core.run_bounds import Launched
-from ddp.core.summary import EpochFold
+from ddp.core.figures.summary import EpochFold
+from ddp.core.messages import commands, events
+from ddp.core.messages.run_bounds import Launched
 from ddp.process.codec import Record, decode, encode
 from ddp.trainer.epochs import EpochMetrics, epoch_metrics
 from tests.bench.report_parts import undrawn as undrawn

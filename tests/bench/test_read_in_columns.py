@@ -12,8 +12,8 @@ from bench.results.recompute import plain
 from bench.results.runfolder import EVENTS
 from bench.validate.records import Reading, _read
 from bench.validate.run_records import BETWEEN_STEPS
-from ddp.core.events import Resumed, Slice
-from ddp.core.run_bounds import RunEnd, RunHeader
+from ddp.core.messages.events import Resumed, Slice
+from ddp.core.messages.run_bounds import RunEnd, RunHeader
 from ddp.process.codec import Record, encode
 from tests.bench.streams import LAUNCHED, make_records, make_spec
 

@@ -23,8 +23,8 @@ from bench.config.spec import RunSpec
 from bench.models.data import DATA
 from bench.results.rerun_command import command, setting
 from bench.results.runfolder import Run
-from ddp.core.averaging import Averaging
-from ddp.core.loader_settings import Loading
+from ddp.core.settings.averaging import Averaging
+from ddp.core.settings.loader import Loading
 from tests.bench.planned import SETUP
 
 MODES = {  # name -> (engine, policy, backend)

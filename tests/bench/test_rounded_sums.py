@@ -24,9 +24,9 @@ from bench.validate.checks.determinism import promised, unlike
 from bench.validate.checks.evaluation import _amiss
 from bench.validate.records import records
 from bench.validate.run_records import Records
-from ddp.core.events import Evaluated, Finished, Ready, RoundClosed
-from ddp.core.exact_means import Mean
-from ddp.core.measurements import Slice
+from ddp.core.figures.exact_means import Mean
+from ddp.core.messages.events import Evaluated, Finished, Ready, RoundClosed
+from ddp.core.messages.measurements import Slice
 from ddp.tally import MODULUS
 from tests.bench.streams import make_metrics, make_spec
 from tests.bench.told import DATA, write

@@ -9,7 +9,7 @@ import pytest
 
 from bench.validate.recount.steady import steady_range
 from bench.validate.run_records import Records
-from ddp.core.events import Progress
+from ddp.core.messages.events import Progress
 
 
 def wrong(speed: float, seconds: float) -> list[str]:

@@ -19,7 +19,7 @@ from bench.results.cells import cells
 from bench.results.live.run import RunFigures
 from bench.results.runfolder import LOG, Run, find_runs
 from bench.runner.live_view import duration, epoch_line, rank_lines, run_line
-from ddp.core.events import Evaluated, Progress, Ready
+from ddp.core.messages.events import Evaluated, Progress, Ready
 from ddp.process.codec import Record
 from tests.bench.conftest import Bench
 from tests.bench.streams import make_metrics, make_spec

@@ -14,9 +14,9 @@ from bench.results.analysis.idle import by_cause, gaps
 from bench.results.analysis.stream import sort
 from bench.timeline import make_trace, write_timeline
 from bench.timeline.trace import Trace
-from ddp.core import events
-from ddp.core.commands import Drop
-from ddp.core.join_events import Joined
+from ddp.core.messages import events
+from ddp.core.messages.commands import Drop
+from ddp.core.messages.join_events import Joined
 from ddp.process.codec import Record
 from tests.bench.streams import LAUNCHED, MODES, make_metrics, make_records, make_spec
 from tests.bench.trace_rules import body_of, violations

@@ -14,7 +14,7 @@ import pytest
 
 from bench.timeline.rewrite import rewrite
 from bench.timeline.serve import UI, link, serve, server
-from ddp.core.events import Slice
+from ddp.core.messages.events import Slice
 from ddp.process.codec import encode
 from tests.bench.conftest import Bench
 from tests.bench.streams import make_spec, write_run

@@ -9,10 +9,10 @@ import pytest
 
 from bench.results.analysis.stream import sort
 from bench.results.analysis.training import train_seconds
-from ddp.core.commands import Drop
-from ddp.core.events import Evaluated, Finished, Lost, Progress, Ready
-from ddp.core.join_events import Joined
-from ddp.core.summary import EpochFold
+from ddp.core.figures.summary import EpochFold
+from ddp.core.messages.commands import Drop
+from ddp.core.messages.events import Evaluated, Finished, Lost, Progress, Ready
+from ddp.core.messages.join_events import Joined
 
 
 def ready(at: float, rank: int) -> Ready:

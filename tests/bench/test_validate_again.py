@@ -19,11 +19,11 @@ from bench.results.runfolder import CONFIG, EVENTS, METRICS, Run, find_runs, rea
 from bench.runner.replay import Unfit, deviation
 from bench.validate.checks.determinism import promised
 from ddp.backends import world_of
-from ddp.core.commands import Abort
-from ddp.core.faults import Fault
+from ddp.core.messages.commands import Abort
 from ddp.core.policies import POLICIES, Policy
 from ddp.core.policies.sync import Sync
-from ddp.core.world import World
+from ddp.core.settings.faults import Fault
+from ddp.core.settings.world import World
 from ddp.process.codec import encode
 from ddp.sim import Costs, simulate
 from tests.bench.streams import make_metrics, make_spec, write_run

@@ -17,7 +17,7 @@ from bench.validate.checks.curve import course
 from bench.validate.checks.volume import BARE, BEYOND, FLAG, WIDE, _beyond, _buffers, formula
 from bench.validate.consistency import PRESENCE
 from bench.validate.revision import accept, write_proposals
-from ddp.core.event_parts import SketchGroup
+from ddp.core.messages.event_parts import SketchGroup
 from tests.bench.references import FIVE, TODAY, TWENTY, baselines, cell, one, with_eval
 from tests.bench.streams import make_metrics, make_spec, write_run
 

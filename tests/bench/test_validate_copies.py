@@ -9,9 +9,9 @@ import pytest
 
 from bench.validate.run_records import Records
 from bench.validate.state_copies import joined_otherwise, saved_otherwise
-from ddp.core.event_parts import SketchGroup
-from ddp.core.events import Averaged, Ready, Resumed, Saved, Shared
-from ddp.core.join_events import Joined
+from ddp.core.messages.event_parts import SketchGroup
+from ddp.core.messages.events import Averaged, Ready, Resumed, Saved, Shared
+from ddp.core.messages.join_events import Joined
 from ddp.sketches import encode
 
 GROUPS = (SketchGroup("weight", "parameters", 4, "float32", True),)

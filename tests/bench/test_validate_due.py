@@ -15,9 +15,9 @@ from bench.results.schema import Metrics
 from bench.validate.checks import audit
 from bench.validate.due_records import unsaved, unsketched_rounds, unsketched_steps
 from bench.validate.run_records import Records
-from ddp.core.event_parts import StepSketch
-from ddp.core.events import Averaged, Evaluated, Progress, Ready, Resumed, RoundClosed, Saved
-from ddp.core.sketching import draw
+from ddp.core.messages.event_parts import StepSketch
+from ddp.core.messages.events import Averaged, Evaluated, Progress, Ready, Resumed, RoundClosed, Saved
+from ddp.core.schedule.sketching import draw
 from ddp.permutation import derive
 from tests.bench.sketched import GROUPS
 from tests.bench.streams import make_metrics, make_spec

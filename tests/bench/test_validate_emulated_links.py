@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from bench.validate.emulated_links import least_s, quicker_than_links
 from bench.validate.run_records import Records
-from ddp.core.events import Averaged
-from ddp.core.link_costs import collective_s
-from ddp.core.links import ALGORITHMS, parse
-from ddp.core.run_bounds import RunEnd
+from ddp.core.messages.events import Averaged
+from ddp.core.messages.run_bounds import RunEnd
+from ddp.core.network.link_costs import collective_s
+from ddp.core.network.links import ALGORITHMS, parse
 
 UNLIKE = ["0-3+4-7:20ms/10gbit", "0-3:0.05ms/100mbit", "4-7:0.05ms/100mbit"]
 

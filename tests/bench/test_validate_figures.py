@@ -19,8 +19,8 @@ from bench.validate.records import records
 from bench.validate.recount.identity import identity
 from bench.validate.recount.learning import learning
 from bench.validate.run_records import Records
-from ddp.core import summary
-from ddp.core.events import Evaluated
+from ddp.core.figures import summary
+from ddp.core.messages.events import Evaluated
 from ddp.process import codec
 
 ROOT = Path(__file__).resolve().parents[2]

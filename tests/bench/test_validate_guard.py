@@ -13,9 +13,9 @@ from bench.validate.emulation import otherwise_slow
 from bench.validate.guard_rule import against_guard
 from bench.validate.run_records import Records
 from bench.validate.window_rule import apart_from_settings
-from ddp.core.commands import Plan
-from ddp.core.event_parts import WorkSeconds
-from ddp.core.events import Progress, Ready, RoundClosed
+from ddp.core.messages.commands import Plan
+from ddp.core.messages.event_parts import WorkSeconds
+from ddp.core.messages.events import Progress, Ready, RoundClosed
 from tests.bench.streams import make_metrics, make_spec
 
 LEVEL: dict[str, JsonValue] = {"name": "cadence", "guard": "level", "divergence_threshold": 0.05}

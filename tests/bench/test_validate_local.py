@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from bench.validate.checks.average import _due
 from bench.validate.checks.evaluation import _models
-from ddp.core.event_parts import StepSketch
-from ddp.core.events import Evaluated, Progress
+from ddp.core.messages.event_parts import StepSketch
+from ddp.core.messages.events import Evaluated, Progress
 from tests.bench.sketched import GROUPS, mixed, sketch
 
 FIRST, PERIOD = 100, 4

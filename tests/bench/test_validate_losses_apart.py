@@ -15,9 +15,9 @@ from bench.validate.checks import data
 from bench.validate.findings import Case
 from bench.validate.losses_of_ranks import higher_loss, reported_otherwise
 from bench.validate.run_records import Records
-from ddp.core.event_parts import Trained
-from ddp.core.events import Progress, Ready
-from ddp.core.run_bounds import RunHeader
+from ddp.core.messages.event_parts import Trained
+from ddp.core.messages.events import Progress, Ready
+from ddp.core.messages.run_bounds import RunHeader
 from tests.bench.told import DATA
 
 PLAN = cast(Any, SimpleNamespace(dispatch="progressive", in_step=True))

@@ -14,10 +14,11 @@ from bench.results.analysis.slow import slow_ranks as rows_of
 from bench.results.schema import Metrics
 from bench.validate.recount import losses as recount
 from bench.validate.run_records import Records
-from ddp.core import commands, events, slowness
-from ddp.core.event_parts import WorkSeconds
-from ddp.core.join_events import Joined
-from ddp.core.slowness import SlowFold
+from ddp.core.anomalies import slowness
+from ddp.core.anomalies.slowness import SlowFold
+from ddp.core.messages import commands, events
+from ddp.core.messages.event_parts import WorkSeconds
+from ddp.core.messages.join_events import Joined
 from tests.bench.streams import LAUNCHED, make_metrics, make_spec
 from tests.bench.test_faults import SPEC, bereft
 

@@ -6,7 +6,7 @@ import pytest
 
 from bench.validate.drawn_numbers import drawn_again
 from bench.validate.run_records import Records
-from ddp.core.events import Finished
+from ddp.core.messages.events import Finished
 
 PLAIN = "a", "a", "a", "b", "b", "c", "c"
 

@@ -11,8 +11,8 @@ import pytest
 
 from bench.validate.checks.data import FEW, _in_order
 from bench.validate.run_records import Records
-from ddp.core.event_parts import Trained
-from ddp.core.events import Ready
+from ddp.core.messages.event_parts import Trained
+from ddp.core.messages.events import Ready
 from ddp.permutation import visited
 from ddp.tally import order_tally
 from tests.bench.told import DATA

@@ -13,9 +13,9 @@ import pytest
 from bench.results.runfolder import CONFIG
 from bench.validate import Terms, judge
 from bench.validate.library import load
-from ddp.core.event_parts import StepSketch
-from ddp.core.events import Averaged, Evaluated, Finished, Progress, Ready, Snapshot, Trained
-from ddp.core.faults import parse
+from ddp.core.messages.event_parts import StepSketch
+from ddp.core.messages.events import Averaged, Evaluated, Finished, Progress, Ready, Snapshot, Trained
+from ddp.core.settings.faults import parse
 from ddp.tally import MODULUS, tally
 from tests.bench.references import TODAY, one
 from tests.bench.sketched import mixed, put, sketch

@@ -18,7 +18,7 @@ from bench.validate import Terms, derivation, judge
 from bench.validate.checks import breakdown
 from bench.validate.findings import Case
 from bench.validate.records import records
-from ddp.core.events import Evaluated, Finished, Progress, Ready
+from ddp.core.messages.events import Evaluated, Finished, Progress, Ready
 from ddp.tally import MODULUS, tally
 from tests.bench.references import TODAY, one
 from tests.bench.streams import make_spec

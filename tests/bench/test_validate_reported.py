@@ -22,8 +22,8 @@ from bench.validate.distances import amiss
 from bench.validate.findings import Case
 from bench.validate.records import records
 from bench.validate.run_records import Records
-from ddp.core.event_parts import SketchGroup, WorkSeconds
-from ddp.core.events import Averaged, Finished, Memory, Progress, Ready
+from ddp.core.messages.event_parts import SketchGroup, WorkSeconds
+from ddp.core.messages.events import Averaged, Finished, Memory, Progress, Ready
 from ddp.sketches import encode
 from tests.bench.streams import make_spec
 from tests.bench.told import write

@@ -8,7 +8,7 @@ import pytest
 
 from bench.validate.emulation import otherwise_slow
 from bench.validate.run_records import Records
-from ddp.core.events import Progress, Ready, WorkSeconds
+from ddp.core.messages.events import Progress, Ready, WorkSeconds
 from tests.bench.streams import make_metrics, make_spec
 
 STEP, EACH = 1e-3, 10

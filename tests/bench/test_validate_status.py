@@ -13,8 +13,8 @@ from bench.results.runfolder import CONFIG
 from bench.results.schema import FaultRow
 from bench.validate import Verdict, derivation, judge
 from bench.validate.run_records import Records
-from ddp.core import commands, events
-from ddp.core.faults import parse
+from ddp.core.messages import commands, events
+from ddp.core.settings.faults import parse
 from ddp.process.codec import Record
 from tests.bench.streams import make_metrics, make_records, make_spec, write_run
 from tests.bench.test_faults import SPEC, bereft

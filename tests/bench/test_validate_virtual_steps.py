@@ -12,8 +12,8 @@ from bench.results.analysis.stream import Slices
 from bench.validate.checks import breakdown
 from bench.validate.run_records import Records
 from bench.validate.virtual_steps import DRAWN, otherwise_timed
-from ddp.core.events import Progress, Ready
-from ddp.core.measurements import Slice
+from ddp.core.messages.events import Progress, Ready
+from ddp.core.messages.measurements import Slice
 from ddp.virtual import engine
 
 SEED, BATCH, STEP_S, SIZES = 3, 16, 0.01, (16, 16, 0, 16, 5)

@@ -12,7 +12,7 @@ from bench.results.runfolder import find_runs
 from bench.validate.checks import visits
 from bench.validate.records import records
 from bench.validate.run_records import Records
-from ddp.core.events import Progress, Ready, Resumed
+from ddp.core.messages.events import Progress, Ready, Resumed
 from ddp.permutation import visited
 from ddp.tally import MODULUS, tally
 from tests.bench.streams import make_spec

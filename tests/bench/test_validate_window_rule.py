@@ -8,7 +8,7 @@ from pydantic import JsonValue
 from bench.results.schema import Elche, Metrics, PlanRow, WindowRow
 from bench.validate.run_records import Records
 from bench.validate.window_rule import apart_from_speeds, off_rule
-from ddp.core.events import Ready, RoundClosed
+from ddp.core.messages.events import Ready, RoundClosed
 from tests.bench.streams import make_metrics, make_spec
 
 QSR: dict[str, JsonValue] = {"name": "qsr", "base": 4, "alpha": 0.1}

@@ -9,8 +9,8 @@ from bench.base.usage import UsageError
 from bench.config.flags import read
 from bench.results.live.run import RunFigures
 from bench.runner.live_view import record_line
-from ddp.core.commands import Plan
-from ddp.core.events import Alive, GuardVerdict, RoundClosed
+from ddp.core.messages.commands import Plan
+from ddp.core.messages.events import Alive, GuardVerdict, RoundClosed
 from tests.bench.conftest import Bench
 
 

@@ -25,7 +25,7 @@ from bench.runner.live_view import _rate
 from bench.timeline import write_timeline
 from bench.timeline.figure import MOST_RANKS as DRAWN
 from bench.validate.verdict import remark
-from ddp.core.events import Progress
+from ddp.core.messages.events import Progress
 from tests.bench.streams import LAUNCHED, make_metrics, make_records, make_spec, write_run
 from tests.browser import browser  # noqa: F401
 from tests.browser import page as tab  # noqa: F401

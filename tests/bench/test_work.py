@@ -15,9 +15,9 @@ from bench.audit.costs import _recurrent
 from bench.results.analysis.stream import sort
 from bench.results.analysis.work import PEAKS, _peak, memory, work
 from bench.results.schema import LauncherInfo
-from ddp.core.event_parts import StepWork
-from ddp.core.events import Finished
-from ddp.core.step_settings import StepSettings
+from ddp.core.messages.event_parts import StepWork
+from ddp.core.messages.events import Finished
+from ddp.core.settings.steps import StepSettings
 from ddp.data.epoch_order import order
 from ddp.permutation import derive
 from ddp.replica.figures import StepFigures

@@ -13,9 +13,9 @@ import numpy as np
 from bench.config.spec import RunSpec
 from bench.results.runfolder import CONFIG, EVENTS
 from bench.validate.revision import accept, write_proposals
-from ddp.core.commands import Apply, Average, Evaluate
-from ddp.core.event_parts import DataContent, SetContent, StepSketch
-from ddp.core.events import Averaged, Evaluated, Finished, Merged, Progress, Ready, Snapshot, Trained
+from ddp.core.messages.commands import Apply, Average, Evaluate
+from ddp.core.messages.event_parts import DataContent, SetContent, StepSketch
+from ddp.core.messages.events import Averaged, Evaluated, Finished, Merged, Progress, Ready, Snapshot, Trained
 from ddp.permutation import permutation
 from ddp.process.codec import Record, encode
 from ddp.tally import order_tally, tally

@@ -11,7 +11,7 @@ import pytest
 
 from bench.results import lease
 from bench.results.runfolder import read_records
-from ddp.core.events import Merged
+from ddp.core.messages.events import Merged
 from tests.warm import PICTURES, Warm, wait_for
 
 QUIET = ("report=false", "validate=false")

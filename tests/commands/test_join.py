@@ -14,11 +14,11 @@ from bench.base.usage import UsageError
 from bench.command import join_command
 from bench.command.join_command import Answers, _check
 from bench.results.runfolder import find_runs, read_records
-from ddp.core.commands import Drop, Restart
-from ddp.core.events import Lost, Progress
-from ddp.core.join_events import Joined, Offered
-from ddp.core.joining import OFFERED
-from ddp.core.run_bounds import RunHeader
+from ddp.core.membership.joining import OFFERED
+from ddp.core.messages.commands import Drop, Restart
+from ddp.core.messages.events import Lost, Progress
+from ddp.core.messages.join_events import Joined, Offered
+from ddp.core.messages.run_bounds import RunHeader
 from ddp.process.codec import encode
 from tests.bench.streams import make_metrics, make_records, make_spec
 from tests.commands.killed_runs import QUIET, command, in_model

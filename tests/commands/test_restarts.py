@@ -22,8 +22,8 @@ from bench.runner.automatic_restart import RestartBudget
 from bench.runner.launch import CutShort
 from bench.runner.supervise import IN_A_ROW, left_by_killed, requested, supervise
 from ddp.core.errors import Diverged, RankFailed, RankLost
-from ddp.core.faults import Fault, parse
 from ddp.core.policies import POLICIES
+from ddp.core.settings.faults import Fault, parse
 from ddp.replica.task import Job
 from tests.commands.killed_runs import SMALL, command, in_model, killed, written
 from tests.runtime import toy

@@ -18,8 +18,8 @@ from bench.runner.earlier_records import earlier
 from bench.runner.resized import lineage, resizes
 from bench.runner.resume import ResumeSource, agree, locate
 from ddp.checkpoint.checkpoint import find
-from ddp.core.events import Merged
-from ddp.core.ledger import Ledger
+from ddp.core.messages.events import Merged
+from ddp.core.samples.ledger import Ledger
 from ddp.process.codec import encode
 from tests.bench.conftest import Bench
 from tests.commands.killed_runs import QUIET, place

@@ -11,7 +11,7 @@ import pytest
 from bench.base.interrupts import SAVE
 from bench.results.runfolder import find_runs, read_records
 from bench.runner.resume import ResumeSource, locate
-from ddp.core.events import Ending
+from ddp.core.messages.events import Ending
 from tests.warm import PICTURES, Warm, wait_for
 
 WORDS = ("model=mlp", "data.name=digits", "checkpoint.spacing_s=1000", "report=false", "validate=false", "audit=false")

@@ -16,7 +16,7 @@ from bench.prove.entrants import TORCH, Entrant, entrant
 from bench.prove.proof import Proof, Way, prove
 from bench.prove.whole_batch import whole
 from ddp.core.policies import DEFAULT, EVERY_STEP, POLICIES
-from ddp.core.step_settings import StepSettings
+from ddp.core.settings.steps import StepSettings
 from ddp.replica.task import Task
 from tests.runtime import toy
 from tests.slow import slow

@@ -16,8 +16,8 @@ from bench.prove.entrants import SERVED, Entrant, ProofEntry
 from bench.prove.oracle import OracleCourse, PlainTrainer
 from bench.prove.windows import replay_windows, window
 from ddp.backends import BACKENDS
-from ddp.core.averaging import Averaging
 from ddp.core.policies import POLICIES
+from ddp.core.settings.averaging import Averaging
 from tests.conformance import entrants
 from tests.conformance.entrants import course
 from tests.conformance.test_oracle import CLOSE_DOUBLE, distance, truth

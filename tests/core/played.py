@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from ddp.core.coordinator import Coordinator
-from ddp.core.events import Ready
+from ddp.core.messages.events import Ready
 from ddp.core.policies.base import Policy
 from ddp.core.policies.cadence import Cadence
-from ddp.core.world import World
+from ddp.core.settings.world import World
 
 WORLD = World(2, 100, 10, 1, blocking=True, in_step=True, deadline_s=5.0)
 

@@ -16,6 +16,10 @@ from ddp.core.policies import POLICIES
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("bench", "ddp", "models")
 LONGEST = 300
+MOST_FILES = 12
+"""Most files of a room, `__init__.py` among them."""
+REGISTRIES: set[str] = set()
+"""Rooms with a file for each member of a registry."""
 BY_REGISTRY = {"Backend", "Reducer", "Transport"}
 """What modules of a registry all call their own: the name is how they are found."""
 
@@ -61,6 +65,14 @@ def test_a_name_is_that_of_one_class() -> None:
 def test_a_file_holds_one_idea(package: str) -> None:
     lines = {str(file.relative_to(ROOT)): len(file.read_text().splitlines()) for file in (ROOT / package).rglob("*.py")}
     assert {name: count for name, count in lines.items() if count > LONGEST} == {}
+
+
+@pytest.mark.parametrize("folder", ["ddp/core"])
+def test_rooms_have_few_files_and_say_what_they_own(folder: str) -> None:
+    rooms = [ROOT / folder, *(path.parent for path in (ROOT / folder).glob("*/__init__.py"))]
+    files = {str(room.relative_to(ROOT)): len(list(room.glob("*.py"))) for room in rooms}
+    assert {room: count for room, count in files.items() if count > MOST_FILES and room not in REGISTRIES} == {}
+    assert [str(room) for room in rooms if not ast.get_docstring(ast.parse((room / "__init__.py").read_text()))] == []
 
 
 NO_VERBS = """

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ddp.core.averaging import STEEPEST, Averaging
+from ddp.core.settings.averaging import STEEPEST, Averaging
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from ddp.core.commands import Abort, Join, Stop, Train
 from ddp.core.coordinator import Coordinator
 from ddp.core.errors import ProtocolError
-from ddp.core.events import (
+from ddp.core.messages.commands import Abort, Join, Stop, Train
+from ddp.core.messages.events import (
     Alive,
     Averaged,
     AverageFailed,
@@ -24,14 +24,14 @@ from ddp.core.events import (
     Snapshot,
     Tick,
 )
-from ddp.core.persistent import RankSet
-from ddp.core.phases import Phase
 from ddp.core.policies.asynchronous import Async
 from ddp.core.policies.cadence import Cadence
 from ddp.core.policies.sync import Sync
-from ddp.core.spans import Chunk
+from ddp.core.samples.spans import Chunk
+from ddp.core.settings.world import World
+from ddp.core.state.phases import Phase
+from ddp.core.values.persistent import RankSet
 from ddp.core.worker import Idle, Step, Worker
-from ddp.core.world import World
 from ddp.sim import Costs, simulate
 from tests.core.played import WORLD, play, ready
 

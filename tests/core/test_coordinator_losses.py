@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from ddp.core import shared_grants
-from ddp.core.checkpoint_settings import Checkpointing
-from ddp.core.commands import Abort, Drop, Reduce, SendState, Shorten, Train
 from ddp.core.errors import ProtocolError
-from ddp.core.events import (
+from ddp.core.grants import shared_grants
+from ddp.core.messages.commands import Abort, Drop, Reduce, SendState, Shorten, Train
+from ddp.core.messages.events import (
     Alive,
     Averaged,
     AverageFailed,
@@ -25,12 +24,13 @@ from ddp.core.events import (
     Snapshot,
     Tick,
 )
-from ddp.core.faults import KINDS, LOSING, Fault
 from ddp.core.policies.asynchronous import Async
 from ddp.core.policies.base import Policy
 from ddp.core.policies.cadence import Cadence
 from ddp.core.policies.sync import Sync
-from ddp.core.world import World
+from ddp.core.settings.checkpoints import Checkpointing
+from ddp.core.settings.faults import KINDS, LOSING, Fault
+from ddp.core.settings.world import World
 from ddp.sim import Costs, simulate
 from tests.core.played import play, ready
 

@@ -7,7 +7,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddp.core.exact_means import Mean
+from ddp.core.figures.exact_means import Mean
 
 
 @given(st.lists(st.tuples(st.floats(allow_nan=False, allow_infinity=False), st.integers(1, 9)), min_size=1))

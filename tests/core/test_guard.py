@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from ddp.core.commands import Plan
-from ddp.core.events import GuardVerdict, RoundClosed
 from ddp.core.guard import GUARDS, Report
+from ddp.core.messages.commands import Plan
+from ddp.core.messages.events import GuardVerdict, RoundClosed
 from ddp.core.policies.asynchronous import Async
 from ddp.core.policies.cadence import Cadence
-from ddp.core.world import World
+from ddp.core.settings.world import World
 
 WORLD = World(2, 100_000, 10, 1, blocking=False, in_step=False)
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddp.core.link_costs import FROM, TO, Deliveries, collective_s
-from ddp.core.links import ALGORITHMS, PRESETS, LinkRule, Links, RankLink, link, parse
+from ddp.core.network.link_costs import FROM, TO, Deliveries, collective_s
+from ddp.core.network.links import ALGORITHMS, PRESETS, LinkRule, Links, RankLink, link, parse
 
 LINKS = st.builds(
     RankLink,

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from ddp.core.outliers import Scatter
+from ddp.core.anomalies.outliers import Scatter
 
 
 def passes(scatter: float, alike: float, change: float, seed: int, rows: int = 4000) -> int:

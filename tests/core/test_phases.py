@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 
 from benchmarks.phases import DOCUMENT, written
-from ddp.core import rounds
-from ddp.core.commands import Apply, Average, LoadState, Reduce, SendState, Train
-from ddp.core.coordinator_state import CoordinatorState
 from ddp.core.errors import ProtocolError
-from ddp.core.events import Averaged, AverageFailed, Lost, Reduced, Shared, Snapshot
-from ddp.core.persistent import RankSet, Row
-from ddp.core.phases import TABLE, Action, Input, Phase
+from ddp.core.messages.commands import Apply, Average, LoadState, Reduce, SendState, Train
+from ddp.core.messages.events import Averaged, AverageFailed, Lost, Reduced, Shared, Snapshot
 from ddp.core.policies.cadence import Cadence
 from ddp.core.policies.sync import Sync
-from ddp.core.rank_state import RankState
-from ddp.core.round_actions import ACTIONS
-from ddp.core.round_state import Round
-from ddp.core.world import World
+from ddp.core.rounds import rounds
+from ddp.core.rounds.round_actions import ACTIONS
+from ddp.core.settings.world import World
+from ddp.core.state.coordinator_state import CoordinatorState
+from ddp.core.state.phases import TABLE, Action, Input, Phase
+from ddp.core.state.rank_state import RankState
+from ddp.core.state.round_state import Round
+from ddp.core.values.persistent import RankSet, Row
 from ddp.sim import Costs, Simulation, simulate
 
 EVENTS = (

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from ddp.core.commands import Plan
-from ddp.core.events import RoundClosed
+from ddp.core.messages.commands import Plan
+from ddp.core.messages.events import RoundClosed
 from ddp.core.policies.cadence import Cadence
 from ddp.core.policies.qsr import Qsr
 from ddp.core.policies.windows import WindowState
-from ddp.core.world import World
+from ddp.core.settings.world import World
 from ddp.sim import Costs, Simulation, simulate
 from tests.slow import few
 

@@ -6,13 +6,13 @@ from itertools import accumulate
 
 import pytest
 
-from ddp.core.commands import Average, Pace, Shorten, Train
 from ddp.core.errors import ProtocolError
-from ddp.core.faults import Fault
+from ddp.core.messages.commands import Average, Pace, Shorten, Train
 from ddp.core.policies.sync import Sync
-from ddp.core.spans import Chunk
+from ddp.core.samples.spans import Chunk
+from ddp.core.settings.faults import Fault
+from ddp.core.settings.world import World
 from ddp.core.worker import Step, Worker
-from ddp.core.world import World
 from ddp.sim import simulate
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddp.core.ledger import Ledger
-from ddp.core.spans import Chunk, measure, union
+from ddp.core.samples.ledger import Ledger
+from ddp.core.samples.spans import Chunk, measure, union
 from ddp.graph.balance import cut
 
 

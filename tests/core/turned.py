@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ddp.core import controller
-from ddp.core.controller import ElChe, ElCheSettings
-from ddp.core.events import RoundClosed
+from ddp.core.balancing import controller
+from ddp.core.balancing.controller import ElChe, ElCheSettings
+from ddp.core.messages.events import RoundClosed
 
 
 def window(counts: tuple[int, ...], step_s: list[float], sync_s: float = 0.0) -> RoundClosed:

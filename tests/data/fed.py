@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
-from ddp.core.loader_settings import Loading
-from ddp.core.spans import Batch, Chunk
+from ddp.core.samples.spans import Batch, Chunk
+from ddp.core.settings.loader import Loading
 from ddp.data import TensorSource
 from ddp.data.batch_loader import BatchLoader, feed
 from ddp.data.epoch_order import EpochOrder

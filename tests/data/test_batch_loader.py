@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ddp.core.loader_settings import Loading
-from ddp.core.spans import Chunk
+from ddp.core.samples.spans import Chunk
+from ddp.core.settings.loader import Loading
 from ddp.data import Draws, MapSource, TensorSource, crop_and_flip
 from ddp.data.batch_loader import feed
 from ddp.data.epoch_order import EpochOrder

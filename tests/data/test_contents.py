@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ddp.core.event_parts import SetContent, Trained
-from ddp.core.loader_settings import Loading
-from ddp.core.spans import Batch
+from ddp.core.messages.event_parts import SetContent, Trained
+from ddp.core.samples.spans import Batch
+from ddp.core.settings.loader import Loading
 from ddp.data import TensorSource, contents, crop_and_flip, order
 from ddp.data.augment import Augment
 from ddp.data.batch_loader import BatchLoader, feed

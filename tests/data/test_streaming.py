@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.distributions import Beta, Gamma
 from torch.utils.data import Subset
 
-from ddp.core.spans import Batch
+from ddp.core.samples.spans import Batch
 from ddp.data import Draws, MapSource
 from ddp.data.batch_loader import BatchLoader, Resident
 from ddp.data.epoch_order import EpochOrder

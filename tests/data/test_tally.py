@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ddp.core.loader_settings import Loading
-from ddp.core.spans import Batch
+from ddp.core.samples.spans import Batch
+from ddp.core.settings.loader import Loading
 from ddp.data import TensorSource
 from ddp.data.batch_loader import feed
 from ddp.data.epoch_order import EpochOrder

@@ -29,8 +29,8 @@ from bench.faults.moments import SLICES
 from bench.faults.process_proofs import PAUSE_S, note_of, proof
 from bench.faults.processes import hit_by
 from ddp.backends import BACKENDS
-from ddp.core import faults
-from ddp.core.events import Alive, Merged, Progress
+from ddp.core.messages.events import Alive, Merged, Progress
+from ddp.core.settings import faults
 from ddp.engine.modes import modes
 from ddp.engine.phase_faults import PhaseInjector
 

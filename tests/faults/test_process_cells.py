@@ -8,7 +8,7 @@ import pytest
 
 from bench.faults import processes
 from bench.faults.meaning import FaultCell, FaultOutcome
-from ddp.core.faults import PhaseFault
+from ddp.core.settings.faults import PhaseFault
 from tests.runtime.conftest import ranks_alive
 from tests.slow import slow
 

@@ -11,9 +11,9 @@ from bench.faults import moments, virtual
 from bench.faults.meaning import VIRTUAL, FaultCell, FaultOutcome, cells, meaningless
 from bench.faults.modes import MODES
 from bench.faults.outcome import FaultResult, full_strength, missing, noticed, went_on
-from ddp.core.commands import Drop
-from ddp.core.events import Lost, Merged, Progress
-from ddp.core.join_events import Joined
+from ddp.core.messages.commands import Drop
+from ddp.core.messages.events import Lost, Merged, Progress
+from ddp.core.messages.join_events import Joined
 from tests.slow import every, slow
 
 VIRTUAL_MODES = [name for name in MODES if not all(meaningless(cell, VIRTUAL) for cell in cells([name]))]

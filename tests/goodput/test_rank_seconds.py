@@ -12,7 +12,7 @@ from bench.goodput.simulated import SimulatedTimes
 from bench.results.analysis.goodput import projections
 from bench.results.analysis.rank_seconds import PARTS, rank_seconds, repetition
 from ddp.core.policies import POLICIES
-from ddp.core.world import World
+from ddp.core.settings.world import World
 from ddp.sim import Costs, Simulation
 from tests.bench.streams import MODES, make_metrics, make_spec
 from tests.sim.strategies import costs, policies, scripts, small_worlds, suited

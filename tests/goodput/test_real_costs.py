@@ -8,13 +8,13 @@ import pytest
 from bench.goodput.simulated import SimulatedTimes
 from bench.results.analysis.stream import RunRecords, Slices
 from benchmarks.goodput import of_round, step_seconds
-from ddp.core.commands import Drop
-from ddp.core.events import Progress
-from ddp.core.faults import parse
-from ddp.core.join_events import Joined
-from ddp.core.measurements import Slice
+from ddp.core.messages.commands import Drop
+from ddp.core.messages.events import Progress
+from ddp.core.messages.join_events import Joined
+from ddp.core.messages.measurements import Slice
 from ddp.core.policies import POLICIES
-from ddp.core.world import World
+from ddp.core.settings.faults import parse
+from ddp.core.settings.world import World
 from ddp.sim import Costs, Simulation
 
 WINDOWS = {"anchor": 4, "max_anchor": 4}

@@ -16,12 +16,12 @@ import torch
 from torch import nn
 
 from bench.results.analyze import analyze
-from ddp.core.checkpoint_settings import Checkpointing
-from ddp.core.commands import Plan, Publish
 from ddp.core.errors import Diverged, RankFailed
-from ddp.core.events import Finished, Merged, Progress, Ready, RoundClosed
+from ddp.core.messages.commands import Plan, Publish
+from ddp.core.messages.events import Finished, Merged, Progress, Ready, RoundClosed
 from ddp.core.policies import POLICIES
-from ddp.core.spans import measure
+from ddp.core.samples.spans import measure
+from ddp.core.settings.checkpoints import Checkpointing
 from ddp.data.epoch_order import order
 from ddp.engine import elche
 from ddp.graph import engine

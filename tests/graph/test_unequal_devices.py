@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ddp.core.commands import Plan
-from ddp.core.events import Ready, RoundClosed, Slice
+from ddp.core.messages.commands import Plan
+from ddp.core.messages.events import Ready, RoundClosed, Slice
 from ddp.graph import DataLoader
 from tests.graph.oracle import data, made
 from tests.graph.several import backward, on, plain

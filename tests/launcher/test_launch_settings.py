@@ -21,7 +21,7 @@ from bench.results.analyze import _host
 from bench.runner.ray_rank import ActorPlace, RayRank, variables
 from bench.runner.slurm_batch import CellBatch, requeue
 from bench.runner.submitted_cell import result_file
-from ddp.core.events import Ready
+from ddp.core.messages.events import Ready
 from ddp.launcher.environment import read
 
 

@@ -18,7 +18,7 @@ from bench.models.data import DATA, DataSet, Entry, data_set, prepare
 from bench.models.parts import accuracy, cross_entropy, task_on
 from bench.models.setup import Recipe
 from bench.runner.preflight import try_step
-from ddp.core.loader_settings import Loading
+from ddp.core.settings.loader import Loading
 from ddp.data import TensorSource
 from ddp.registries import Unusable
 from ddp.replica.task import Task

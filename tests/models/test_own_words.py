@@ -24,8 +24,8 @@ from bench.prove.oracle import OracleCourse, PlainTrainer
 from bench.runner import supervise
 from bench.runner.preflight import try_step
 from ddp import record_scalar
-from ddp.core.loader_settings import Loading
-from ddp.core.spans import Batch
+from ddp.core.samples.spans import Batch
+from ddp.core.settings.loader import Loading
 from ddp.replica.task import Task
 from ddp.replica.trainable import is_sum
 from tests.models.test_own import write_example

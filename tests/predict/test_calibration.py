@@ -13,9 +13,9 @@ from bench.predict.evidence import own_cell
 from bench.predict.play import costs_of, samples_of
 from bench.predict.spec import beyond
 from bench.results.analysis.stream import sort
-from ddp.core.events import Memory, Slice
-from ddp.core.link_costs import meeting_s
-from ddp.core.links import parse
+from ddp.core.messages.events import Memory, Slice
+from ddp.core.network.link_costs import meeting_s
+from ddp.core.network.links import parse
 from tests.bench.streams import LAUNCHED, make_records, make_spec
 from tests.predict.test_predict import CONFIG, calibration, repeated
 

@@ -18,7 +18,7 @@ from bench.command.cli import dispatch
 from bench.results.analysis.explained import COMPUTE, INPUT, SLOWNESS, explained, slowness
 from bench.results.analysis.lateness import WAITING_FOR, with_arrivals
 from bench.results.analysis.stream import Slices, sort
-from ddp.core.events import Finished, Slice
+from ddp.core.messages.events import Finished, Slice
 from tests.bench.streams import LAUNCHED, MODES, make_records, make_spec
 
 SPREADS = st.lists(st.floats(0.001, 0.05), min_size=2, max_size=4)

@@ -30,9 +30,9 @@ from bench.results.analysis.syncing import exits
 from bench.results.recompute import result
 from bench.results.runfolder import EVENTS, find_runs, read_records
 from bench.validate.consistency import legible
-from ddp.core.events import Slice
-from ddp.core.link_costs import collective_s
-from ddp.core.links import parse
+from ddp.core.messages.events import Slice
+from ddp.core.network.link_costs import collective_s
+from ddp.core.network.links import parse
 from ddp.sim.distributions import distribution
 from tests.bench.streams import LAUNCHED, make_records, make_spec
 

@@ -15,7 +15,7 @@ from bench.predict.cells import Prediction
 from bench.results.runfolder import EVENTS
 from benchmarks import frame, prediction
 from benchmarks.prediction import ATTEMPTS, TruthRow, refused, trained
-from ddp.core import commands, events
+from ddp.core.messages import commands, events
 from ddp.process.codec import Record, encode
 from tests.bench.streams import make_metrics, make_records, make_spec, write_run
 

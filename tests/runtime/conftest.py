@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from ddp.backends import BACKENDS, is_torch_native
-from ddp.core.events import Evaluated, Finished
+from ddp.core.messages.events import Evaluated, Finished
 from ddp.core.policies import POLICIES
 from ddp.engine import elche
 from ddp.engine.in_process import KILLING, InProcessRanks

@@ -14,8 +14,8 @@ import torch
 
 from ddp.checkpoint import checkpoint
 from ddp.checkpoint.checkpoint import MANIFEST, find
-from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.policies import POLICIES
+from ddp.core.settings.checkpoints import Checkpointing
 from ddp.engine import elche
 from ddp.replica.task import Job
 from tests.runtime import toy

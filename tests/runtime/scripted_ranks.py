@@ -15,10 +15,10 @@ from torch import Tensor
 from ddp.backends import BACKENDS, paired_backends
 from ddp.backends.base import load
 from ddp.backends.snapshot import Reducer
-from ddp.core.averaging import Averaging
-from ddp.core.commands import Average, Join, Reduce
-from ddp.core.events import Reduced
+from ddp.core.messages.commands import Average, Join, Reduce
+from ddp.core.messages.events import Reduced
 from ddp.core.policies import POLICIES
+from ddp.core.settings.averaging import Averaging
 from ddp.engine.loop import TrainingLoop
 from ddp.replica.task import Job
 from tests.processes import exit_codes

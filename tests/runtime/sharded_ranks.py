@@ -16,8 +16,8 @@ from ddp.comm.collectives import Collectives
 from ddp.comm.heartbeat import Heartbeat
 from ddp.comm.transports.base import TransportConfig as Place
 from ddp.comm.transports.choice import choose
-from ddp.core.commands import Join
-from ddp.core.spans import Batch
+from ddp.core.messages.commands import Join
+from ddp.core.samples.spans import Batch
 from ddp.process.meter import Meter
 from ddp.replica.flat import FlatState
 from ddp.sharding.zero1 import ShardContext, Zero, Zero1

@@ -11,9 +11,9 @@ import pytest
 from torch import Tensor, nn
 
 from ddp.core.errors import RankFailed
-from ddp.core.events import Progress
-from ddp.core.spans import Batch, Chunk, micro_batches
-from ddp.core.step_settings import StepSettings
+from ddp.core.messages.events import Progress
+from ddp.core.samples.spans import Batch, Chunk, micro_batches
+from ddp.core.settings.steps import StepSettings
 from ddp.permutation import visited
 from ddp.replica.task import Task, Tensors
 from tests.runtime import toy

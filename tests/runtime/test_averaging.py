@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ddp.core.averaging import Averaging
-from ddp.core.spans import Batch
+from ddp.core.samples.spans import Batch
+from ddp.core.settings.averaging import Averaging
 from ddp.core.worker import Step
 from ddp.engine.loop import TrainingLoop
 from ddp.replica.task import Task, Tensors

@@ -19,9 +19,9 @@ import torch
 from ddp.backends import allreduce
 from ddp.backends.base import load
 from ddp.comm.transports.base import ExchangeBroken
-from ddp.core.averaging import WIRES, Averaging
-from ddp.core.commands import Average, Join
-from ddp.core.spans import Batch
+from ddp.core.messages.commands import Average, Join
+from ddp.core.samples.spans import Batch
+from ddp.core.settings.averaging import WIRES, Averaging
 from ddp.core.worker import Step
 from ddp.engine.loop import TrainingLoop
 from ddp.replica.buffers import signed

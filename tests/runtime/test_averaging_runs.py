@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from ddp.backends import paired_backends
-from ddp.core.averaging import Averaging
-from ddp.core.events import Averaged, Evaluated
+from ddp.core.messages.events import Averaged, Evaluated
 from ddp.core.policies import POLICIES
+from ddp.core.settings.averaging import Averaging
 from ddp.replica.task import Task, Tensors
 from tests.policies import accepted
 from tests.runtime import toy

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from ddp.checkpoint import checkpoint
 from ddp.checkpoint.checkpoint import MANIFEST, MODEL, InvalidCheckpoint, find, read, resume
-from ddp.core.averaging import Averaging
 from ddp.core.policies.windows import WindowState
+from ddp.core.settings.averaging import Averaging
 from ddp.replica.task import Job
 from tests.edits import edited
 from tests.runtime.kept_job import at, change, put

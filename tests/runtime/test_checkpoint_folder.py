@@ -11,10 +11,10 @@ import pytest
 
 from ddp.checkpoint import checkpoint
 from ddp.checkpoint.checkpoint import MANIFEST, MODEL, find, place, publish, rank_file, resume
-from ddp.core.commands import CoordinatorCheckpoint, Publish
-from ddp.core.events import Saved
 from ddp.core.guard import GUARDS
-from ddp.core.ledger import Ledger
+from ddp.core.messages.commands import CoordinatorCheckpoint, Publish
+from ddp.core.messages.events import Saved
+from ddp.core.samples.ledger import Ledger
 from ddp.engine import elche
 from ddp.graph import engine as graph_engine
 from ddp.replica.task import Job

@@ -9,7 +9,7 @@ import pytest
 
 from ddp.checkpoint.begin import begun
 from ddp.checkpoint.checkpoint import part_folder
-from ddp.core.checkpoint_settings import Checkpointing
+from ddp.core.settings.checkpoints import Checkpointing
 from ddp.engine import solo
 from ddp.replica.task import Job
 from tests.runtime.test_checkpoint_folder import laid_down

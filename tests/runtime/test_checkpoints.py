@@ -11,13 +11,13 @@ import pytest
 
 from ddp.backends import paired_backends
 from ddp.comm.heartbeat import Heartbeat
-from ddp.core import shared_grants
-from ddp.core.averaging import Averaging
-from ddp.core.checkpoint_settings import Checkpointing
-from ddp.core.commands import CoordinatorCheckpoint, Drop, Publish, Shorten
-from ddp.core.events import Finished, Merged, Saved
-from ddp.core.faults import parse
+from ddp.core.grants import shared_grants
+from ddp.core.messages.commands import CoordinatorCheckpoint, Drop, Publish, Shorten
+from ddp.core.messages.events import Finished, Merged, Saved
 from ddp.core.policies import POLICIES
+from ddp.core.settings.averaging import Averaging
+from ddp.core.settings.checkpoints import Checkpointing
+from ddp.core.settings.faults import parse
 from ddp.engine import rank
 from ddp.engine.loop import TrainingLoop
 from ddp.process import termination

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from ddp.checkpoint.checkpoint import RENAMED
-from ddp.core.commands import CoordinatorCheckpoint, LoadState, Plan, Publish, SendState
-from ddp.core.events import Averaged, Evaluated, Progress, Snapshot
+from ddp.core.messages.commands import CoordinatorCheckpoint, LoadState, Plan, Publish, SendState
+from ddp.core.messages.events import Averaged, Evaluated, Progress, Snapshot
 from ddp.process.codec import Record, body, decode, encode
 
 PLAN = Plan((2, 1), (0, 0), False, 0, False, 1, "a test", rebalance=True)

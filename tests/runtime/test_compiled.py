@@ -14,7 +14,7 @@ from torch._dynamo.utils import counters
 
 from bench.command.doctor import examine
 from ddp.core.errors import RankFailed
-from ddp.core.step_settings import StepSettings
+from ddp.core.settings.steps import StepSettings
 from ddp.engine.modes import modes
 from ddp.engine.step_checks import check_step
 from ddp.process.determinism import deterministic

@@ -14,7 +14,7 @@ import torch
 from ddp import WorkerHandle
 from ddp.backends import paired_backends
 from ddp.core.errors import RankFailed
-from ddp.core.events import Progress
+from ddp.core.messages.events import Progress
 from ddp.core.policies import POLICIES
 from ddp.data.epoch_order import order
 from ddp.engine import loop

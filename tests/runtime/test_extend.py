@@ -25,7 +25,7 @@ from bench.results.runfolder import find_runs
 from bench.validate.findings import Case
 from bench.validate.verdict import Verdict
 from ddp.core.guard import Report
-from ddp.core.world import World
+from ddp.core.settings.world import World
 from ddp.sim.simulator import Costs, simulate
 from tests.bench.streams import make_spec, write_run
 from tests.runtime import toy

@@ -16,12 +16,12 @@ import pytest
 import torch
 
 from ddp.backends import paired_backends, snapshot
-from ddp.core.commands import Drop
 from ddp.core.errors import Diverged, OutOfResources, ProtocolError, RankFailed, RankLost, ReduceFailed
-from ddp.core.events import Evaluated, Finished, Lost, Merged, Progress, Ready, Tick
-from ddp.core.faults import Fault
+from ddp.core.messages.commands import Drop
+from ddp.core.messages.events import Evaluated, Finished, Lost, Merged, Progress, Ready, Tick
 from ddp.core.policies import POLICIES
-from ddp.core.spans import union
+from ddp.core.samples.spans import union
+from ddp.core.settings.faults import Fault
 from ddp.engine import elche
 from ddp.engine.ranks import RankProcesses
 from ddp.process.channel import Channel

@@ -14,10 +14,10 @@ import torch
 from torch.utils.data import Dataset, WeightedRandomSampler
 
 from ddp.core.errors import RankFailed
-from ddp.core.events import Merged, Progress, Ready
-from ddp.core.faults import parse
-from ddp.core.loader_settings import Loading
-from ddp.core.spans import measure, union
+from ddp.core.messages.events import Merged, Progress, Ready
+from ddp.core.samples.spans import measure, union
+from ddp.core.settings.faults import parse
+from ddp.core.settings.loader import Loading
 from ddp.data import Draws, MapSource
 from ddp.data.streaming import NAME
 from ddp.engine import solo

@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from ddp.core.commands import Drop
+from ddp.core.anomalies.majority import strangers
 from ddp.core.errors import EngineError
-from ddp.core.events import Failed
-from ddp.core.faults import BITS, Fault, parse
-from ddp.core.join_events import Joined
-from ddp.core.majority import strangers
+from ddp.core.messages.commands import Drop
+from ddp.core.messages.events import Failed
+from ddp.core.messages.join_events import Joined
+from ddp.core.settings.faults import BITS, Fault, parse
 from ddp.gradients.comparison import digest
 from ddp.gradients.repetition import RepeatableSteps
 from ddp.replica.optimizers import Several

@@ -12,9 +12,9 @@ import pytest
 
 from ddp.core.coordinator import Coordinator
 from ddp.core.errors import RankLost
-from ddp.core.events import Event, Lost, Ready
+from ddp.core.messages.events import Event, Lost, Ready
 from ddp.core.policies import POLICIES
-from ddp.core.world import World
+from ddp.core.settings.world import World
 from ddp.engine import elche, ranks
 from ddp.process import forkserver
 from ddp.replica.task import Job

@@ -6,11 +6,11 @@ import pytest
 
 from bench.results.analysis.goodput import goodput
 from bench.results.analysis.stream import RunRecords, sort
-from ddp.core.commands import Drop, Restart
-from ddp.core.events import Finished, Merged, Progress
-from ddp.core.join_events import Joining
-from ddp.core.measurements import Slice
-from ddp.core.spans import measure
+from ddp.core.messages.commands import Drop, Restart
+from ddp.core.messages.events import Finished, Merged, Progress
+from ddp.core.messages.join_events import Joining
+from ddp.core.messages.measurements import Slice
+from ddp.core.samples.spans import measure
 from ddp.process.codec import decode
 from tests.runtime.conftest import Play, Played
 from tests.runtime.test_rejoin import MODES, returns

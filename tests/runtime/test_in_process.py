@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from ddp.comm.transports.base import MAX, ExchangeBroken, TransportConfig
 from ddp.comm.transports.threads import ThreadGroup, Transport
 from ddp.core.errors import Diverged, RankFailed
-from ddp.core.events import AverageFailed, Lost, Merged, Tick
-from ddp.core.faults import parse
+from ddp.core.messages.events import AverageFailed, Lost, Merged, Tick
 from ddp.core.policies import POLICIES
+from ddp.core.settings.faults import parse
 from ddp.engine.in_process import InProcessRanks
 from ddp.replica.task import Job, Task
 from tests.runtime import toy

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ddp.comm.heartbeat import Heartbeat
 from ddp.comm.transports.base import ExchangeBroken
-from ddp.core.spans import Batch
+from ddp.core.samples.spans import Batch
 from ddp.gradients.comparison import ReplicaComparison
 from ddp.sharding.zero1 import ShardedStep
 from tests.runtime.sharded_ranks import KINDS, slices

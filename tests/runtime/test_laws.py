@@ -11,8 +11,8 @@ import torch
 
 from ddp.backends import paired_backends, snapshot
 from ddp.backends.snapshot import average
-from ddp.core.commands import Average, Reduce
-from ddp.core.events import Averaged, Progress, RoundClosed
+from ddp.core.messages.commands import Average, Reduce
+from ddp.core.messages.events import Averaged, Progress, RoundClosed
 from ddp.core.policies import POLICIES
 from ddp.data.epoch_order import order
 from ddp.engine import solo

@@ -15,11 +15,11 @@ import torch
 from benchmarks.links import measured, off
 from ddp.comm.transports.base import TransportConfig
 from ddp.comm.transports.emulated import EmulatedTransport
-from ddp.core.commands import Abort, Apply, Drop, Pace, RankCommand
 from ddp.core.errors import LinksRefused
-from ddp.core.events import Alive, Averaged, Event, Failed, Merged, Progress, Ready, Snapshot, Tick
-from ddp.core.link_costs import collective_s
-from ddp.core.links import Links, parse
+from ddp.core.messages.commands import Abort, Apply, Drop, Pace, RankCommand
+from ddp.core.messages.events import Alive, Averaged, Event, Failed, Merged, Progress, Ready, Snapshot, Tick
+from ddp.core.network.link_costs import collective_s
+from ddp.core.network.links import Links, parse
 from ddp.engine.delayed_ranks import DelayedRanks
 from ddp.process.clock import now
 from ddp.process.codec import decode

@@ -15,7 +15,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddp.core.events import Memory, Slice
+from ddp.core.messages.events import Memory, Slice
 from ddp.process.clock import core_pace, now
 from ddp.process.codec import decode
 from ddp.process.meter import Meter

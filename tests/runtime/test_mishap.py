@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from ddp.core.checkpoint_settings import Checkpointing
-from ddp.core.commands import Apply, Drop
 from ddp.core.errors import ProtocolError
-from ddp.core.events import Alive, Failed, Finished, Merged, Shared, Tick
-from ddp.core.faults import Fault, parse
+from ddp.core.messages.commands import Apply, Drop
+from ddp.core.messages.events import Alive, Failed, Finished, Merged, Shared, Tick
 from ddp.core.policies import POLICIES
-from ddp.core.spans import union
+from ddp.core.samples.spans import union
+from ddp.core.settings.checkpoints import Checkpointing
+from ddp.core.settings.faults import Fault, parse
 from ddp.engine.fault_injector import FaultInjector, LossyChannel
 from ddp.engine.ranks import RankProcesses
 from ddp.process.channel import Channel, PeerGone

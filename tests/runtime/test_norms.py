@@ -8,11 +8,11 @@ import pytest
 from torch import nn
 
 from ddp.backends import BACKENDS, paired_backends
-from ddp.core.commands import Drop
 from ddp.core.errors import RankFailed
-from ddp.core.events import Merged, Progress, Ready
+from ddp.core.messages.commands import Drop
+from ddp.core.messages.events import Merged, Progress, Ready
 from ddp.core.policies import POLICIES
-from ddp.core.spans import measure
+from ddp.core.samples.spans import measure
 from ddp.engine import elche, solo
 from ddp.graph import engine as graph
 from ddp.replica.norms import least_samples

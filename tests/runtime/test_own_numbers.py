@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ddp.core.averaging import Averaging
-from ddp.core.commands import Evaluate
-from ddp.core.spans import Batch
+from ddp.core.messages.commands import Evaluate
+from ddp.core.samples.spans import Batch
+from ddp.core.settings.averaging import Averaging
 from ddp.core.worker import Step
 from ddp.data.seeded import others
 from ddp.engine.loop import TrainingLoop

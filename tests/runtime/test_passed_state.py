@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from ddp.backends import passed_state
-from ddp.core.commands import Drop
 from ddp.core.errors import OutOfResources
-from ddp.core.events import Finished
-from ddp.core.faults import parse
-from ddp.core.join_events import Joined
-from ddp.core.joining import TRIES
+from ddp.core.membership.joining import TRIES
+from ddp.core.messages.commands import Drop
+from ddp.core.messages.events import Finished
+from ddp.core.messages.join_events import Joined
+from ddp.core.settings.faults import parse
 from tests.runtime import toy
 from tests.runtime.conftest import Play
 from tests.runtime.test_full_disk import limited

@@ -18,9 +18,9 @@ from ddp.backends import BACKENDS
 from ddp.backends.torch_fsdp import own_methods
 from ddp.comm.heartbeat import Heartbeat
 from ddp.comm.transports.base import ExchangeBroken, broken
-from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.errors import RankFailed, RankLost
-from ddp.core.events import Evaluated, Ready
+from ddp.core.messages.events import Evaluated, Ready
+from ddp.core.settings.checkpoints import Checkpointing
 from ddp.replica.task import Task, Tensors
 from tests.bench.planned import planned
 from tests.held_up import in_time

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ddp.core.errors import OutOfResources
-from ddp.core.step_settings import StepSettings
+from ddp.core.settings.steps import StepSettings
 from ddp.data.epoch_order import order
 from ddp.engine.modes import modes
 from ddp.engine.step_checks import check_step

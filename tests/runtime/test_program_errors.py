@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from ddp.backends import paired_backends
-from ddp.core.commands import Drop
 from ddp.core.errors import RankFailed, RankLost
-from ddp.core.events import Failed, Finished
-from ddp.core.faults import Fault
+from ddp.core.messages.commands import Drop
+from ddp.core.messages.events import Failed, Finished
 from ddp.core.policies import POLICIES
+from ddp.core.settings.faults import Fault
 from ddp.process.error_origin import origin
 from ddp.replica.handle import WorkerHandle
 from ddp.replica.task import Task, Tensors

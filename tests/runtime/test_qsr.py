@@ -7,9 +7,9 @@ from functools import partial
 import pytest
 
 from ddp.backends import paired_backends, world_of
-from ddp.core.commands import Plan
 from ddp.core.coordinator import Coordinator
-from ddp.core.events import Event, RoundClosed
+from ddp.core.messages.commands import Plan
+from ddp.core.messages.events import Event, RoundClosed
 from ddp.core.policies import POLICIES
 from tests.runtime import toy
 

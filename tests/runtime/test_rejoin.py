@@ -19,14 +19,14 @@ import torch
 from ddp import WorkerHandle
 from ddp.backends import paired_backends
 from ddp.checkpoint.checkpoint import MODEL
-from ddp.core.averaging import Averaging
-from ddp.core.checkpoint_settings import Checkpointing
-from ddp.core.commands import Drop, Restart
-from ddp.core.events import Finished, Progress, Ready
-from ddp.core.faults import parse
-from ddp.core.join_events import Joined
-from ddp.core.joining import OFFERED
+from ddp.core.membership.joining import OFFERED
+from ddp.core.messages.commands import Drop, Restart
+from ddp.core.messages.events import Finished, Progress, Ready
+from ddp.core.messages.join_events import Joined
 from ddp.core.policies import POLICIES
+from ddp.core.settings.averaging import Averaging
+from ddp.core.settings.checkpoints import Checkpointing
+from ddp.core.settings.faults import parse
 from ddp.engine import elche
 from ddp.engine.loop import TrainingLoop
 from ddp.engine.spare_ranks import ForkedSpare, SpareProcesses

@@ -12,13 +12,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ddp.core.averaging import Averaging
-from ddp.core.commands import Apply, Average, LoadState
 from ddp.core.errors import ProtocolError
-from ddp.core.events import Alive, Finished, Saved, Shared, Snapshot
-from ddp.core.faults import Fault
-from ddp.core.loader_settings import Loading
+from ddp.core.messages.commands import Apply, Average, LoadState
+from ddp.core.messages.events import Alive, Finished, Saved, Shared, Snapshot
 from ddp.core.policies import POLICIES
+from ddp.core.settings.averaging import Averaging
+from ddp.core.settings.faults import Fault
+from ddp.core.settings.loader import Loading
 from ddp.process.codec import encode
 from ddp.remote import job_message
 from ddp.remote.file_mirror import FROM_COORDINATOR, PIECE, FileMirror, from_rank, read

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from ddp.checkpoint.checkpoint import find
-from ddp.core.checkpoint_settings import Checkpointing
-from ddp.core.events import Finished, Progress
-from ddp.core.faults import parse
+from ddp.core.messages.events import Finished, Progress
+from ddp.core.settings.checkpoints import Checkpointing
+from ddp.core.settings.faults import parse
 from ddp.sharding.recut import recut
 from ddp.sharding.shards import grouped
 from tests.runtime import toy

@@ -11,9 +11,9 @@ import torch
 from ddp import record_scalar
 from ddp.backends import paired_backends
 from ddp.core.errors import RankFailed
-from ddp.core.events import Progress
+from ddp.core.figures.summary import EpochFold
+from ddp.core.messages.events import Progress
 from ddp.core.policies import POLICIES
-from ddp.core.summary import EpochFold
 from ddp.replica.scalars import LONGEST, MOST_NAMES, Scalars, record_sum
 from tests.runtime import controlled, toy
 from tests.runtime.conftest import Play

@@ -18,7 +18,7 @@ import torch
 
 from bench.results.runfolder import read_object
 from ddp.core.errors import OutOfResources
-from ddp.core.events import Lost
+from ddp.core.messages.events import Lost
 from ddp.engine.ranks import RankProcesses
 from ddp.engine.spare_ranks import SpareProcesses
 from ddp.process import memory, scratch

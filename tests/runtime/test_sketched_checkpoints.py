@@ -10,8 +10,8 @@ import pytest
 from bench.validate.resumption import begun_otherwise
 from bench.validate.run_records import Records
 from ddp.checkpoint import parts
-from ddp.core.checkpoint_settings import Checkpointing
-from ddp.core.events import Ready, Resumed, Saved
+from ddp.core.messages.events import Ready, Resumed, Saved
+from ddp.core.settings.checkpoints import Checkpointing
 from ddp.data.seeded import seed_others
 from tests.runtime import toy
 from tests.runtime.conftest import Play, Played, spying

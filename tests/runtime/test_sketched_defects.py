@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from ddp.backends import allreduce, snapshot
-from ddp.core.averaging import Averaging
+from ddp.core.settings.averaging import Averaging
 from ddp.engine import loop
 from ddp.gradients import average, step_gradients
 from ddp.replica import buffers

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from ddp.backends import BACKENDS, paired_backends
-from ddp.core.averaging import Averaging
 from ddp.core.policies import POLICIES
+from ddp.core.settings.averaging import Averaging
 from ddp.graph import engine as graph_engine
 from ddp.replica.task import Task
 from tests.runtime import toy

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from bench.validate.linear import Combined, apart, combine, mean
-from ddp.core.event_parts import SketchGroup
-from ddp.core.sketching import AIM, ENOUGH_S, LEAST, draw, is_drawn
+from ddp.core.messages.event_parts import SketchGroup
+from ddp.core.schedule.sketching import AIM, ENOUGH_S, LEAST, draw, is_drawn
 from ddp.replica.flat import FlatState, swapped
 from ddp.replica.sketch_kernel import BLOCK
 from ddp.replica.sketcher import MOST, Sketcher, _elsewhere

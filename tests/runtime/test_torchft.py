@@ -8,8 +8,8 @@ import pytest
 
 from bench.config.hydra_errors import unusable
 from ddp.backends import BACKENDS
-from ddp.core.averaging import Averaging
 from ddp.core.errors import RankFailed
+from ddp.core.settings.averaging import Averaging
 from ddp.settings import known
 from tests.runtime.conftest import Play
 from tests.runtime.test_rejoin import returns

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ddp.core.spans import Batch
+from ddp.core.samples.spans import Batch
 from ddp.process.clock import now
 from ddp.process.meter import Meter
 from ddp.replica.flat import FlatState

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from benchmarks.tensor_memory import TensorWatch, kinds, sizes
-from ddp.core.checkpoint_settings import Checkpointing
+from ddp.core.settings.checkpoints import Checkpointing
 from ddp.sharding.partition import GRAIN, Layout
 from ddp.sharding.states import full_state_dict, load_full_state_dict, merge, sharded_state_dict
 from tests.runtime.conftest import Play

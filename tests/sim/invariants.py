@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import lru_cache
 from itertools import pairwise
 
-from ddp.core.allowance import allowance, allowances
-from ddp.core.commands import Plan, Reduce, Train
-from ddp.core.coordinator_state import CoordinatorState
-from ddp.core.events import Merged
-from ddp.core.spans import Chunk, Span, Spans, measure, union
-from ddp.core.values import replace
+from ddp.core.grants.allowance import allowance, allowances
+from ddp.core.messages.commands import Plan, Reduce, Train
+from ddp.core.messages.events import Merged
+from ddp.core.samples.spans import Chunk, Span, Spans, measure, union
+from ddp.core.state.coordinator_state import CoordinatorState
+from ddp.core.values.frozen import replace
 from ddp.sim import Simulation
 
 

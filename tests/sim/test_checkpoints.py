@@ -11,12 +11,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ddp.core.checkpoint_settings import Checkpointing
-from ddp.core.commands import Publish, Shorten
 from ddp.core.coordinator import Coordinator
-from ddp.core.events import Ending, Merged, RoundClosed
+from ddp.core.messages.commands import Publish, Shorten
+from ddp.core.messages.events import Ending, Merged, RoundClosed
 from ddp.core.policies import POLICIES
-from ddp.core.world import World
+from ddp.core.settings.checkpoints import Checkpointing
+from ddp.core.settings.world import World
 from ddp.sim import Costs, Simulation, simulate
 from tests.policies import accepted
 from tests.sim.strategies import examples

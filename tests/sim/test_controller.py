@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.controller import MODES, Case, anchor_changes, closed, drawn, followed, overhead, plans, regret
-from ddp.core.commands import Plan
-from ddp.core.events import RoundClosed
+from ddp.core.messages.commands import Plan
+from ddp.core.messages.events import RoundClosed
 from ddp.core.policies.asynchronous import Async, Overshoot
 from ddp.core.policies.cadence import Cadence
-from ddp.core.world import World
+from ddp.core.settings.world import World
 from ddp.sim import Costs, Simulation, simulate
 from tests.sim.strategies import examples
 from tests.slow import every, few, slow

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from ddp.core.commands import Abort, Average, Drop, Join
-from ddp.core.events import Failed, Progress, RoundClosed
-from ddp.core.faults import KINDS, Fault
-from ddp.core.join_events import Joined
+from ddp.core.messages.commands import Abort, Average, Drop, Join
+from ddp.core.messages.events import Failed, Progress, RoundClosed
+from ddp.core.messages.join_events import Joined
 from ddp.core.policies import POLICIES
-from ddp.core.world import World
+from ddp.core.settings.faults import KINDS, Fault
+from ddp.core.settings.world import World
 from ddp.sim import Costs, Simulation
 from tests.sim.invariants import Invariants
 from tests.sim.strategies import (

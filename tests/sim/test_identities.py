@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ddp.core.events import RoundClosed
+from ddp.core.messages.events import RoundClosed
 from ddp.core.policies.asynchronous import Async
 from ddp.core.policies.cadence import Cadence
-from ddp.core.world import World
+from ddp.core.settings.world import World
 from ddp.sim import Costs, simulate
 
 

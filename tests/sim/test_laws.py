@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddp.core.commands import Average, Evaluate, Plan, Reduce, Train
 from ddp.core.coordinator import Coordinator
-from ddp.core.events import Evaluated, Merged, Progress
+from ddp.core.messages.commands import Average, Evaluate, Plan, Reduce, Train
+from ddp.core.messages.events import Evaluated, Merged, Progress
 from ddp.core.policies import POLICIES
-from ddp.core.world import World
+from ddp.core.settings.world import World
 from ddp.process.codec import EVENTS
 from ddp.sim import Costs, Simulation, simulate
 from tests.sim.invariants import Invariants

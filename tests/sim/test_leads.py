@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from ddp.core.commands import Drop, Plan
-from ddp.core.events import RoundClosed
-from ddp.core.faults import Fault
+from ddp.core.messages.commands import Drop, Plan
+from ddp.core.messages.events import RoundClosed
 from ddp.core.policies.asynchronous import Async
 from ddp.core.policies.cadence import Cadence
-from ddp.core.world import World
+from ddp.core.settings.faults import Fault
+from ddp.core.settings.world import World
 from ddp.sim import Costs, Simulation, simulate
 from tests.sim.invariants import Invariants
 

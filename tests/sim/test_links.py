@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddp.core.events import RoundClosed
-from ddp.core.link_costs import collective_s
-from ddp.core.links import parse
+from ddp.core.messages.events import RoundClosed
+from ddp.core.network.link_costs import collective_s
+from ddp.core.network.links import parse
 from ddp.core.policies import POLICIES
-from ddp.core.world import World
+from ddp.core.settings.world import World
 from ddp.sim import Costs, Simulation, simulate
 from tests.policies import accepted
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddp.core.coordinator import Coordinator
-from ddp.core.events import Event
+from ddp.core.messages.events import Event
 from ddp.core.policies import POLICIES
-from ddp.core.world import World
+from ddp.core.settings.world import World
 from ddp.sim import Costs, Simulation, simulate
 from ddp.sim.timeline import EventQueue
 from tests.policies import accepted

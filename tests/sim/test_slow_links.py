@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddp.core.event_parts import WorkSeconds
-from ddp.core.faults import Fault
+from ddp.core.anomalies.slow_links import LinkWatch
+from ddp.core.anomalies.slowness import LINK, SlowFold, SlowRank
+from ddp.core.messages.event_parts import WorkSeconds
 from ddp.core.policies.asynchronous import Async
 from ddp.core.policies.base import Policy
 from ddp.core.policies.cadence import Cadence
 from ddp.core.policies.sync import Sync
-from ddp.core.slow_links import LinkWatch
-from ddp.core.slowness import LINK, SlowFold, SlowRank
-from ddp.core.world import World
+from ddp.core.settings.faults import Fault
+from ddp.core.settings.world import World
 from ddp.sim import Costs, Simulation
 from tests.sim.strategies import examples
 

@@ -12,16 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.slowness import RIGHT, SHORT_LIVED, SlowPhase, judged, named_of
-from ddp.core.commands import Plan
-from ddp.core.event_parts import WorkSeconds
-from ddp.core.events import Averaged, Progress
-from ddp.core.faults import Fault
+from ddp.core.anomalies.slowness import COMPUTE, HOST, INPUT, SlowFold, SlowRank
+from ddp.core.messages.commands import Plan
+from ddp.core.messages.event_parts import WorkSeconds
+from ddp.core.messages.events import Averaged, Progress
 from ddp.core.policies.asynchronous import Async
 from ddp.core.policies.base import Policy
 from ddp.core.policies.cadence import Cadence
 from ddp.core.policies.sync import Sync
-from ddp.core.slowness import COMPUTE, HOST, INPUT, SlowFold, SlowRank
-from ddp.core.world import World
+from ddp.core.settings.faults import Fault
+from ddp.core.settings.world import World
 from ddp.process.codec import encode
 from ddp.sim import Costs, Simulation
 from tests.sim.strategies import examples

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from ddp.backends import BACKENDS, SyncKind
-from ddp.core.commands import Apply, Average, Evaluate, Join, Pace, Reduce, Stop, Train
-from ddp.core.events import Averaged, Evaluated, Finished, Snapshot
+from ddp.core.messages.commands import Apply, Average, Evaluate, Join, Pace, Reduce, Stop, Train
+from ddp.core.messages.events import Averaged, Evaluated, Finished, Snapshot
 from ddp.core.worker import Action, Step, Worker
 from ddp.replica.task import Job
 from ddp.virtual.sequential import SequentialRanks

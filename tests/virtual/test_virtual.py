@@ -15,11 +15,11 @@ import torch
 from torch import nn
 
 from bench.config.config_checks import world_size_of
-from ddp.core.averaging import Averaging
-from ddp.core.events import Averaged, Evaluated, Finished, Progress, Trained
-from ddp.core.link_costs import collective_s
-from ddp.core.links import parse
-from ddp.core.virtual_time import VirtualTime
+from ddp.core.messages.events import Averaged, Evaluated, Finished, Progress, Trained
+from ddp.core.network.link_costs import collective_s
+from ddp.core.network.links import parse
+from ddp.core.settings.averaging import Averaging
+from ddp.core.settings.virtual_time import VirtualTime
 from ddp.data.source import TensorSource
 from ddp.replica.task import Task
 from ddp.tally import MODULUS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bench.report.blocks import Block, Bullets, Heading, nonempty, plain
 from bench.report.page import Page
 from bench.results.analysis.slow import sentence
-from ddp.core.slowness import HOST
+from ddp.core.anomalies.slowness import HOST
 
 
 def section(page: Page) -> list[Block]:

@@ -15,8 +15,8 @@ import numpy as np
 
 from bench.results.analysis.stream import Flags, Floats, Places, RunRecords, Slices
 from bench.results.schema import RankTime
-from ddp.core.commands import Drop
-from ddp.core.join_events import Joining
+from ddp.core.messages.commands import Drop
+from ddp.core.messages.join_events import Joining
 
 Spans = Sequence[tuple[float, float]]
 """(begin, end) of stretches of time, seconds on the clock of the records."""

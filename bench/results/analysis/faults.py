@@ -14,11 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from bench.results.analysis.stream import RunRecords
 from bench.results.live.run import Trouble
 from bench.results.schema import FaultRow, Metrics
-from ddp.core.commands import Abort, Drop, Join
-from ddp.core.events import AverageFailed, Failed, Lost, Merged, Progress, Resumed
-from ddp.core.join_events import Joined
-from ddp.core.rounds import IN_STEP
-from ddp.core.spans import measure
+from ddp.core.messages.commands import Abort, Drop, Join
+from ddp.core.messages.events import AverageFailed, Failed, Lost, Merged, Progress, Resumed
+from ddp.core.messages.join_events import Joined
+from ddp.core.rounds.rounds import IN_STEP
+from ddp.core.samples.spans import measure
 
 BEGAN_ANEW = "all ranks began anew"
 """Begin of the warning of a run that began anew after a loss: its records are those of the last attempt."""

@@ -8,7 +8,7 @@ from bench.results.analysis.histories import Histories, RankRecord
 from bench.results.analysis.rank_seconds import PARTS, rank_seconds, repetition
 from bench.results.analysis.stream import RunRecords
 from bench.results.schema_goodput import Goodput, RankSeconds
-from ddp.core.events import AverageFailed, Merged, Progress
+from ddp.core.messages.events import AverageFailed, Merged, Progress
 
 LOST = ("discarded", "saving", "detecting", "regrouping", "restoring", "starting", "absent")
 """Parts that are no progress. `repeated` counts as progress, as the lost first attempt is in `discarded`."""

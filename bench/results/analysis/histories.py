@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ddp.core.commands import Drop, Join, Leave, Restart, SendState
-from ddp.core.events import AverageFailed, Finished, Merged, Progress, Ready
-from ddp.core.join_events import Joined, Joining
-from ddp.core.rounds import IN_STEP
-from ddp.core.spans import measure
+from ddp.core.messages.commands import Drop, Join, Leave, Restart, SendState
+from ddp.core.messages.events import AverageFailed, Finished, Merged, Progress, Ready
+from ddp.core.messages.join_events import Joined, Joining
+from ddp.core.rounds.rounds import IN_STEP
+from ddp.core.samples.spans import measure
 
 RankRecord = Ready | Progress | Merged | Finished | AverageFailed
 Move = Drop | Restart | Joining | Joined | Join | Leave | SendState

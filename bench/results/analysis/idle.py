@@ -16,8 +16,8 @@ import numpy as np
 from bench.base.grouping import grouped
 from bench.results.analysis.breakdown import CATEGORY, wall_end
 from bench.results.analysis.stream import RunRecords, Slices
-from ddp.core.commands import Drop
-from ddp.core.events import AverageFailed, Failed, Lost
+from ddp.core.messages.commands import Drop
+from ddp.core.messages.events import AverageFailed, Failed, Lost
 
 LEAST_S = 1e-3
 """Shorter gaps, seconds, are summed up, not listed."""

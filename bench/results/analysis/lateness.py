@@ -14,7 +14,7 @@ from bench.results.analysis.idle import last_arrivals
 from bench.results.analysis.rank_seconds import Reasons
 from bench.results.analysis.stream import Floats, Places, RunRecords, Slices
 from bench.results.analysis.stretches import union
-from ddp.core.events import Progress, Snapshot
+from ddp.core.messages.events import Progress, Snapshot
 
 WAITING_FOR = "waiting for rank "
 """Prefix of the name of a part of a rank's seconds; the number of the rank that it waited for follows."""

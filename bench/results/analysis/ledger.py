@@ -5,8 +5,8 @@ from __future__ import annotations
 from bench.base.grouping import grouped, summed
 from bench.results.analysis.stream import RunRecords
 from bench.results.schema import LedgerRow, LedgerTotals
-from ddp.core.events import Merged, Progress
-from ddp.core.spans import Span, measure
+from ddp.core.messages.events import Merged, Progress
+from ddp.core.samples.spans import Span, measure
 
 
 def ledger(stream: RunRecords, world_size: int, planned: int) -> LedgerTotals:

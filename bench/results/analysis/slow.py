@@ -1,9 +1,9 @@
-"""Ranks that became slow, as rows of a result and as text. Pure. `ddp.core.slowness` finds them."""
+"""Ranks that became slow, as rows of a result and as text. Pure. `ddp.core.anomalies.slowness` finds them."""
 
 from __future__ import annotations
 
 from bench.results.schema_goodput import SlowRankRow
-from ddp.core.slowness import CAUSES, SlowFold, SlowRank
+from ddp.core.anomalies.slowness import CAUSES, SlowFold, SlowRank
 
 WORDS = dict(zip(CAUSES, ("computing", "its input", "the machine, which others use as well", "its link"), strict=True))
 """Cause -> what takes longer, as text."""

@@ -14,8 +14,8 @@ from bench.base.grouping import grouped
 from bench.results.analysis.breakdown import CATEGORIES, categories, within
 from bench.results.analysis.stream import Places, RunRecords, Slices
 from bench.results.schema import Steady
-from ddp.core.events import Progress, RoundClosed
-from ddp.core.join_events import Joined
+from ddp.core.messages.events import Progress, RoundClosed
+from ddp.core.messages.join_events import Joined
 
 ROUNDS = 5
 """Rounds until the controller has settled."""

@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 
 from bench.results.analysis.histories import Move
 from bench.results.live.run import RunFigures, Trouble
-from ddp.core.commands import Abort, Drop, Join, Leave, Plan, Restart, SendState
-from ddp.core.events import (
+from ddp.core.figures.summary import EpochFigures
+from ddp.core.figures.training_clock import Evaluation, TrainingClock
+from ddp.core.messages.commands import Abort, Drop, Join, Leave, Plan, Restart, SendState
+from ddp.core.messages.events import (
     Averaged,
     AverageFailed,
     Evaluated,
@@ -28,10 +30,8 @@ from ddp.core.events import (
     Resumed,
     Slice,
 )
-from ddp.core.join_events import Joined, Joining
-from ddp.core.spans import measure
-from ddp.core.summary import EpochFigures
-from ddp.core.training_clock import Evaluation, TrainingClock
+from ddp.core.messages.join_events import Joined, Joining
+from ddp.core.samples.spans import measure
 from ddp.process.codec import MeasuredSlice, Record
 
 Floats = NDArray[np.float64]

@@ -7,8 +7,8 @@ import numpy as np
 from bench.results.analysis.stream import Floats, RunRecords, Slices
 from bench.results.live.run import is_change
 from bench.results.schema import Elche, GuardRow, PlanRow, SyncTotals, WindowRow
-from ddp.core.commands import Plan
-from ddp.core.events import Averaged, GuardVerdict, RoundClosed
+from ddp.core.messages.commands import Plan
+from ddp.core.messages.events import Averaged, GuardVerdict, RoundClosed
 
 
 def sync(stream: RunRecords) -> SyncTotals:

@@ -17,7 +17,7 @@ from bench.results.analysis.volume import volume
 from bench.results.cells import micro_batches
 from bench.results.schema import Metrics
 from bench.results.schema_speed import Arrivals, IdleTime, Overlap, StepTime, TimelineTotals
-from ddp.core.events import Reduced, Snapshot
+from ddp.core.messages.events import Reduced, Snapshot
 
 WORK = ("data", "compute")
 

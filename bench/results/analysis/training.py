@@ -1,5 +1,5 @@
 """What a run learned and how fast: epochs, throughput, the target. The figures are those of the fold that also feeds
-live views (`bench.results.live.run`, `ddp.core.summary`)."""
+live views (`bench.results.live.run`, `ddp.core.figures.summary`)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from bench.results.analysis.steady import steady
 from bench.results.analysis.stream import RunRecords
 from bench.results.live.run import RankFigures
 from bench.results.schema import Epoch, TargetReached, Throughput
-from ddp.core.exact_means import Scalars
-from ddp.core.summary import EpochFigures
+from ddp.core.figures.exact_means import Scalars
+from ddp.core.figures.summary import EpochFigures
 
 
 class Finite:

@@ -12,7 +12,7 @@ from bench.results.analysis.stream import RunRecords
 from bench.results.runfolder import group_of
 from bench.results.schema import Metrics, PeakMemory
 from bench.results.schema_speed import GradientNorm, StepCosts
-from ddp.core.event_parts import StepWork
+from ddp.core.messages.event_parts import StepWork
 
 IN_SHARDS = ("zero1", "zero2", "zero3", "torch_fsdp")
 """Backends whose ranks each hold a shard of the gradients when the optimizer steps."""

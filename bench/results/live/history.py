@@ -12,11 +12,11 @@ from typing import NamedTuple, TypeVar
 from bench.results.live.run import RankFigures, RunFigures, Trouble, is_change
 from bench.results.live.series import Series, TimeBin
 from bench.results.schema import MOST_RANKS
-from ddp.core.commands import Abort, Drop, Join, Plan
-from ddp.core.events import AverageFailed, Failed, GuardVerdict, Lost, Memory, Progress, Resumed, RoundClosed
-from ddp.core.join_events import Joined
-from ddp.core.run_bounds import RunHeader
-from ddp.core.summary import EpochFigures
+from ddp.core.figures.summary import EpochFigures
+from ddp.core.messages.commands import Abort, Drop, Join, Plan
+from ddp.core.messages.events import AverageFailed, Failed, GuardVerdict, Lost, Memory, Progress, Resumed, RoundClosed
+from ddp.core.messages.join_events import Joined
+from ddp.core.messages.run_bounds import RunHeader
 from ddp.process.codec import Record
 
 POINTS = 400

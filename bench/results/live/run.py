@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ddp.core.commands import Abort, Drop, Join, Plan
-from ddp.core.events import AverageFailed, Failed, Finished, Lost, Memory, Progress, Ready, Resumed, Slice
-from ddp.core.join_events import Joined
-from ddp.core.slowness import SlowFold
-from ddp.core.summary import EpochFigures, EpochFold
+from ddp.core.anomalies.slowness import SlowFold
+from ddp.core.figures.summary import EpochFigures, EpochFold
+from ddp.core.messages.commands import Abort, Drop, Join, Plan
+from ddp.core.messages.events import AverageFailed, Failed, Finished, Lost, Memory, Progress, Ready, Resumed, Slice
+from ddp.core.messages.join_events import Joined
 from ddp.process.codec import Record
 
 Trouble = Failed | Lost | AverageFailed | Drop | Abort | Join | Joined | Resumed

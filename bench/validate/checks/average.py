@@ -32,8 +32,8 @@ from bench.validate.resumption import most_ranks
 from bench.validate.run_records import Records
 from bench.validate.state_copies import resets
 from bench.validate.verdict import Verdict, verdict
-from ddp.core.event_parts import OptimizerSketch, SketchGroup, StepSketch
-from ddp.core.events import Averaged, Snapshot
+from ddp.core.messages.event_parts import OptimizerSketch, SketchGroup, StepSketch
+from ddp.core.messages.events import Averaged, Snapshot
 from ddp.sketches import Sketch, decode
 
 NARROW = {"bfloat16": 2.0**-9}
@@ -146,7 +146,7 @@ class _Rounds:
                 yield f"{where}: {wrong}" if wrong else ""
 
     def _weight(self, part: Snapshot | Averaged) -> float:
-        """Compute the weight as `ddp.core.averaging` does, but not with its code: a check must not call what it
+        """Compute the weight as `ddp.core.settings.averaging` does, but not with its code: a check must not call what it
         checks."""
         gamma = self._settings.get("gamma", 1.0)
         return float(part.samples**gamma) if part.samples else 0.0

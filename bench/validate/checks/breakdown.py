@@ -30,7 +30,7 @@ from bench.validate.run_records import BETWEEN_STEPS, Records
 from bench.validate.verdict import Verdict, verdict
 from bench.validate.virtual_steps import otherwise_timed
 from ddp.backends import is_torch_native
-from ddp.core.events import Reduced, Snapshot
+from ddp.core.messages.events import Reduced, Snapshot
 from ddp.core.policies import meets_every_step
 
 FRACTIONS = ("compute", "data", "comm", "wait", "eval", "checkpoint", "absent", "other")

@@ -27,7 +27,7 @@ from bench.validate.records import lost_nobody
 from bench.validate.reference import Sets
 from bench.validate.run_records import Records
 from bench.validate.verdict import Verdict, verdict
-from ddp.core.event_parts import DataContent, SetContent, Trained
+from ddp.core.messages.event_parts import DataContent, SetContent, Trained
 from ddp.permutation import visited
 from ddp.tally import MODULUS, order_tally
 

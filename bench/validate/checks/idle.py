@@ -21,7 +21,7 @@ from bench.validate.findings import Case
 from bench.validate.linear import SAFETY, SINGLE, UNITS
 from bench.validate.run_records import Records
 from bench.validate.verdict import Verdict, verdict
-from ddp.core.events import Averaged, Snapshot
+from ddp.core.messages.events import Averaged, Snapshot
 from ddp.sketches import decode
 
 MOST = 0.1

@@ -12,7 +12,7 @@ from bench.results.schema import LedgerTotals
 from bench.validate.findings import Case
 from bench.validate.run_records import Records
 from bench.validate.verdict import Verdict, verdict
-from ddp.core.events import Progress
+from ddp.core.messages.events import Progress
 
 LARGER = 1.25
 """Factor by which the configured batch size may exceed the mean one: the last batch of an epoch is smaller."""

@@ -19,7 +19,7 @@ from bench.validate.global_batch import global_batch, same_step
 from bench.validate.losses import first_loss
 from bench.validate.reference import Reference
 from bench.validate.verdict import Verdict, verdict
-from ddp.core.step_settings import PRECISIONS
+from ddp.core.settings.steps import PRECISIONS
 
 SHARED = ("conv_ae", "logistic", "mlp", "vit")
 """Models without batch statistics and without dropout."""

@@ -19,7 +19,7 @@ from bench.validate.findings import Case
 from bench.validate.records import costly
 from bench.validate.run_records import Records
 from bench.validate.verdict import Verdict, verdict
-from ddp.core.faults import Fault, parse
+from ddp.core.settings.faults import Fault, parse
 
 _EXITED = re.compile(r"\(exit code (?!255\))\d+\)")
 """Pattern of the text of a loss if the process exited by itself; code 255 stands for an unknown end."""

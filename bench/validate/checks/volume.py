@@ -14,7 +14,7 @@ from bench.results.schema import Metrics
 from bench.validate.findings import Case
 from bench.validate.run_records import Records
 from bench.validate.verdict import Verdict, verdict
-from ddp.core.event_parts import SketchGroup
+from ddp.core.messages.event_parts import SketchGroup
 
 BEYOND, BARE = 0.5, 0.05
 """Fraction of the parameters' bytes that buffers may add, at least; and fraction that is allowed without any

@@ -11,7 +11,7 @@ from bench.results.runfolder import group_of
 from bench.results.schema import Metrics
 from bench.validate.recount.figure import Figure
 from bench.validate.run_records import Records
-from ddp.core.event_parts import StepWork
+from ddp.core.messages.event_parts import StepWork
 
 SETTINGS = {
     "world_size": "world_size",

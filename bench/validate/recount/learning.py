@@ -12,7 +12,7 @@ from bench.base.grouping import grouped
 from bench.results.schema import Epoch, Metrics
 from bench.validate.recount.figure import Figure
 from bench.validate.run_records import Records
-from ddp.core.events import Evaluated, Progress
+from ddp.core.messages.events import Evaluated, Progress
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from statistics import median
 from bench.results.schema import Metrics
 from bench.validate.recount.figure import Figure
 from bench.validate.run_records import Records
-from ddp.core.events import Averaged, Progress
-from ddp.core.faults import parse
+from ddp.core.messages.events import Averaged, Progress
+from ddp.core.settings.faults import parse
 
 SECOND = 1e-6
 WINDOW_S = 0.1

@@ -12,7 +12,7 @@ from bench.results.schema import Metrics
 from bench.validate.recount.figure import Figure
 from bench.validate.resumption import most_ranks
 from bench.validate.run_records import Records
-from ddp.core.events import Averaged, Progress, RoundClosed, Snapshot
+from ddp.core.messages.events import Averaged, Progress, RoundClosed, Snapshot
 
 SECOND = 1e-6
 

@@ -1,7 +1,7 @@
 """Emulates links over another transport: a collective ends when it would end over the links, counted from the last arrival.
 
 It sleeps, so it takes no core from other ranks. It can only slow down: links on which a collective is faster than the
-transport itself are refused. Owns when a collective ends; `ddp.core.link_costs` has the time of a transfer.
+transport itself are refused. Owns when a collective ends; `ddp.core.network.link_costs` has the time of a transfer.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from torch import Tensor
 
 from ddp.comm.transports.base import MAX, SUM, ExchangeBroken, ShardRange, Transport, Wait
 from ddp.core.errors import LinksRefused
-from ddp.core.link_costs import collective_s
-from ddp.core.links import Links
+from ddp.core.network.link_costs import collective_s
+from ddp.core.network.links import Links
 from ddp.process.clock import core_wait, now
 
 TRIALS, MOST_TRIALS = 8, 128

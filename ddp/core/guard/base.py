@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from ddp.core.values import value
+from ddp.core.values.frozen import value
 
 
 @value(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Protocol
 
-from ddp.core.commands import Plan
-from ddp.core.events import PolicyEvent, PolicyRecord
-from ddp.core.world import World
+from ddp.core.messages.commands import Plan
+from ddp.core.messages.events import PolicyEvent, PolicyRecord
+from ddp.core.settings.world import World
 
 
 class Policy(Protocol):

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddp.core.commands import Plan
-from ddp.core.events import PolicyEvent, PolicyRecord
+from ddp.core.messages.commands import Plan
+from ddp.core.messages.events import PolicyEvent, PolicyRecord
 from ddp.core.policies.windows import Lead, WindowPlanner, WindowSettings, WindowState
-from ddp.core.world import World
+from ddp.core.settings.world import World
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ddp.core.commands import Plan
-from ddp.core.events import PolicyEvent
-from ddp.core.world import World
+from ddp.core.messages.commands import Plan
+from ddp.core.messages.events import PolicyEvent
+from ddp.core.settings.world import World
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Compute the figures of epochs from records, on a clock that stops during evaluation. Must not know files or pages."""

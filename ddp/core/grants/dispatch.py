@@ -1,0 +1,213 @@
+"""Dispatch: which rank gets which samples next. The same for every policy; a policy's `Plan` says how many steps.
+
+Pure functions of the cohort and the plan. Knows no controller, and of the backend only `world.blocking` and
+`world.in_step`."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable
+from typing import TypeVar
+
+from ddp.core.balancing.allocation import fit, level, merge_lone, top_up
+from ddp.core.grants.allowance import allowances, givers
+from ddp.core.grants.granting import grant
+from ddp.core.grants.shared_grants import share_epoch
+from ddp.core.messages.commands import Plan, Train
+from ddp.core.samples.ledger import Ledger
+from ddp.core.state.coordinator_state import CoordinatorState
+from ddp.core.values.frozen import replace
+
+T = TypeVar("T")
+
+RESERVE = 4
+"""In rebalanced windows, 1/RESERVE of every count is held in reserve at first."""
+SURELY = 1 - 1e-9
+"""Safety factor that covers the rounding of sums."""
+MILESTONE = 3 / 4
+"""Fraction of a rank's first part of such a window after which it reports its progress."""
+
+
+def dispatch(cohort: CoordinatorState, plan: Plan) -> tuple[CoordinatorState, tuple[Train, ...]]:
+    """Grant every rank what the plan allows it and the epochs in progress still contain."""
+    return share_epoch(cohort, plan) if plan.in_step else _windows(cohort, plan)
+
+
+def begin_window(cohort: CoordinatorState, plan: Plan) -> CoordinatorState:
+    """Set the counts of the next window: the plan's counts, fitted so that the rest of the epoch is a number of whole
+    windows.
+
+    Steps granted ahead are part of the window. Otherwise a window would end a few steps before its epoch, and each end
+    costs a round."""
+    counts = _living(cohort, plan.counts, 0)
+    ledger = next((ledger for ledger in cohort.ledgers if ledger.free), None) or _open(cohort, plan)
+    if plan.dispatch != "fixed":
+        begun = sum([state.queued - state.before for state in cohort.ranks if state.alive])
+        window = fit(counts, _weights(cohort, plan), ledger.steps(cohort.world.batch) + begun, plan.max_lead)
+    else:
+        window = counts if plan.lookahead else _of_own(cohort, plan, ledger)
+    reserve = tuple([n // RESERVE for n in window]) if plan.rebalance else ()
+    given = tuple(map(operator.sub, window, reserve)) if reserve else window
+    milestones = tuple([math.ceil(MILESTONE * n) for n in given]) if reserve else ()
+    return cohort.with_window(given, sum(reserve), milestones).under(plan)
+
+
+def _rebalance(cohort: CoordinatorState, plan: Plan) -> CoordinatorState:
+    """Assign half of the window's reserve once every rank has passed its milestone, or one has nothing left to do. Assign
+    all of it if half is less than what all ranks do during one step of the slowest.
+
+    Milestones are late enough that jitter of a step or two does not dominate. In loop scheduling this is called factoring
+    (Hummel, Schonberg, Flynn, 1992)."""
+    if not cohort.reserve or cohort.round is not None:
+        return cohort
+    if cohort.totals.behind and not cohort.totals.idle:
+        return cohort
+    weights = _weights(cohort, plan)
+    in_a_step = sum(weights) / min((w for w in weights if w), default=1.0)
+    kept = cohort.reserve // 2 if cohort.reserve // 2 >= in_a_step else 0
+    more = top_up(*_outlook(cohort, weights), cohort.reserve - kept)
+    return cohort.with_window(tuple(map(operator.add, cohort.window, more)), kept, cohort.window).under(plan)
+
+
+def _outlook(cohort: CoordinatorState, weights: tuple[float, ...]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the steps that each rank will have done in this window with its present part, and its weight for more steps.
+
+    All ranks are to end at the same time, even if one began the window late because of an evaluation. So the steps done are
+    counted by the clock, from the earliest of the ranks' last reports on, at the rank's expected speed. That is half-way
+    (geometrically) between its speed in this window and the known one, as part of a change is jitter. A rank that has not
+    reported counts at its known speed, but not as past its milestone. If no rank has reported, weights are unchanged."""
+    states, times = cohort.ranks, [heard.reported for heard in cohort.last_heard]
+    of_live = [times[rank] for rank in cohort.live]
+    first, latest = min(of_live), max(of_live)
+    reports = [bool(state.busy_s and state.steps and w) for state, w in zip(states, weights, strict=True)]
+    if not any(reports):
+        return tuple(float(state.queued) for state in states), weights
+    measured = [state.steps / state.busy_s if known else 0.0 for state, known in zip(states, reports, strict=True)]
+    scale = sum(measured) / sum(w for w, known in zip(weights, reports, strict=True) if known)
+    expected = tuple(
+        math.sqrt(v * w * scale) if known else min(w * scale, milestone / max(latest - time, 1e-9))
+        for v, w, known, milestone, time in zip(measured, weights, reports, cohort.milestones, times, strict=True)
+    )
+    return tuple(
+        v * (time - first) + state.queued for v, state, time in zip(expected, states, times, strict=True)
+    ), expected
+
+
+def _living(cohort: CoordinatorState, values: tuple[T, ...], lost: T) -> tuple[T, ...]:
+    """Return one value for each rank: `lost` for lost ones."""
+    if len(cohort.live) == len(values):
+        return values
+    return tuple(value if state.alive else lost for value, state in zip(values, cohort.ranks, strict=True))
+
+
+def _weights(cohort: CoordinatorState, plan: Plan) -> tuple[float, ...]:
+    return _living(cohort, plan.weights or tuple(map(float, plan.counts)), 0.0)
+
+
+def _open(cohort: CoordinatorState, plan: Plan) -> Ledger:
+    """Return the ledger of the next epoch; if each rank has its own slice, slices are in proportion to the plan."""
+    world = cohort.world
+    if plan.dispatch == "progressive":
+        return Ledger.shared(cohort.begun, world.samples)
+    steps = level(_weights(cohort, plan), _living(cohort, (world.steps,) * world.size, 0), world.steps)
+    return Ledger.sliced(cohort.begun, world.samples, world.batch, steps)
+
+
+def _of_own(cohort: CoordinatorState, plan: Plan, ledger: Ledger) -> tuple[int, ...]:
+    """Return a window in which no rank takes another's samples: the rest of each slice, at most the plan's counts.
+
+    What lost ranks leave behind is divided in addition. Every rank with something left does some of it."""
+    counts, batch = _living(cohort, plan.counts, 0), cohort.world.batch
+    own = _living(cohort, tuple(-(-(stop - start) // batch) for start, stop in ledger.pools), 0)
+    orphaned = ledger.steps(batch) - sum(own)
+    more = level(_weights(cohort, plan), _living(cohort, (orphaned,) * len(own), 0), orphaned)
+    rest = tuple(map(sum, zip(own, more, strict=True)))
+    windows = max(-(-left // n) for left, n in zip(rest, counts, strict=True) if n)
+    # a single step says little about a rank's speed, as it includes the start-up
+    return tuple(
+        min(max(-(-left // windows), 2), left, n) if windows else n for left, n in zip(rest, counts, strict=True)
+    )
+
+
+def _windows(cohort: CoordinatorState, plan: Plan) -> tuple[CoordinatorState, tuple[Train, ...]]:
+    commands: list[Train] = []
+    cohort = _rebalance(cohort, plan) if cohort.window else begin_window(cohort, plan)
+    rooms: dict[int, int] | None = None
+    """Allowances in the present state; None: outdated, as something was granted since."""
+    if any(ledger.free for ledger in cohort.ledgers):
+        cohort, rooms = allowances(cohort, plan)
+        if not rooms:
+            return cohort, ()
+    while True:
+        for ledger in cohort.ledgers:
+            if not ledger.free:
+                continue
+            if rooms is None:
+                cohort, rooms = allowances(cohort, plan)
+            cohort, grants = grant(cohort, plan, ledger, _wants(cohort, plan, ledger, rooms))
+            if grants:
+                commands, rooms = commands + grants, None
+        begun = cohort.begun
+        cohort = _begin_epoch(cohort, plan)
+        rooms = None
+        if cohort.begun == begun:
+            # Computed for the following events, most of which then need no decision.
+            return allowances(cohort, plan)[0] if commands else cohort, tuple(commands)
+
+
+def _wants(cohort: CoordinatorState, plan: Plan, ledger: Ledger, rooms: dict[int, int]) -> dict[int, int]:
+    """Return the steps of an epoch to grant now, by rank; divided in proportion if there are not enough."""
+    left, wants = ledger.steps(cohort.world.batch), rooms
+    if len(ledger.pools) > 1:
+        owners = givers(cohort, plan)
+        wants = {rank: room for rank, room in rooms.items() if ledger.within_reach(rank, owners)}
+    last = cohort.begun == cohort.world.epochs and plan.dispatch != "fixed"
+    if last and cohort.leads and wants:
+        wants = _end_together(cohort, plan, wants, left)
+    if sum(wants.values()) > left:
+        steps = tuple(wants.values())
+        weights = tuple(map(float, steps))
+        steps = merge_lone(level(weights, steps, left), weights, steps, plan.max_lead)
+        wants = dict(zip(wants, steps, strict=True))
+    return wants
+
+
+def _end_together(cohort: CoordinatorState, plan: Plan, wants: dict[int, int], left: int) -> dict[int, int]:
+    """Reduce grants at the end of training, so that all ranks end together: each leaves the others their part of the rest.
+
+    Steps already granted to a rank count as done. A rank that has its part already gets nothing."""
+    if plan.max_lead is None and _plenty(cohort, plan, wants, left):
+        return wants
+    weights = _weights(cohort, plan)
+    if plan.max_lead is not None:  # ranks that must wait for the slowest leave it its part
+        ranks: Iterable[int] = wants
+    else:
+        ranks = range(len(weights))
+    queued = tuple([float(cohort.ranks[rank].queued) for rank in ranks])
+    parts = dict(zip(ranks, top_up(queued, tuple([weights[rank] for rank in ranks]), left), strict=True))
+    return {rank: min(want, parts[rank]) for rank, want in wants.items()}
+
+
+def _plenty(cohort: CoordinatorState, plan: Plan, wants: dict[int, int], left: int) -> bool:
+    """Return whether enough is left that all requests are within the ranks' parts."""
+    end = (left + sum(cohort.granted.values())) / cohort.weight_of_all * SURELY
+    parts = plan.weights or plan.counts
+    return cohort.fullest <= end and all(
+        cohort.ranks[rank].queued + want + 1 <= end * parts[rank] for rank, want in wants.items()
+    )
+
+
+def _begin_epoch(cohort: CoordinatorState, plan: Plan) -> CoordinatorState:
+    """Open the next epoch if a rank finds no samples in those in progress, and these are at most `plan.lookahead`."""
+    closing = cohort.round.closes if cohort.round is not None else ()
+    in_progress = [ledger for ledger in cohort.ledgers if not ledger.complete and ledger.epoch not in closing]
+    if plan.lookahead and in_progress and not in_progress[0].free:
+        in_progress.pop(0)  # a fast rank does not wait for the last steps of a slow one
+    if len(in_progress) > plan.lookahead or cohort.begun == cohort.world.epochs:
+        return cohort
+    cohort, rooms = allowances(cohort, plan)
+    if not any(room > 0 for room in rooms.values()):
+        return cohort
+    ledgers = (*cohort.ledgers, _open(cohort, plan))
+    return replace(cohort, ledgers=ledgers, begun=cohort.begun + 1, slowest=cohort.slowest.unknown())

@@ -1,0 +1,46 @@
+"""Timeouts: when a silent rank counts as lost, and when a collective is stuck. `recovery` handles the loss."""
+
+from __future__ import annotations
+
+from ddp.core.membership.recovery import lose
+from ddp.core.messages.commands import Abort
+from ddp.core.messages.events import Tick
+from ddp.core.rounds.round_actions import Output
+from ddp.core.state.coordinator_state import CoordinatorState
+from ddp.core.state.phases import Phase
+from ddp.core.values.frozen import replace
+
+STUCK = 2
+"""A collective is stuck after so many deadlines in which ranks sent only signs of life."""
+START_UP = 5
+"""Number of deadlines that a rank may take to get ready: it imports modules, reads data, builds its model."""
+
+
+def give_up(cohort: CoordinatorState, event: Tick) -> tuple[CoordinatorState, tuple[Output, ...]]:
+    """Give up ranks that owe something and are silent beyond the deadline; abort a run whose collective is stuck."""
+    cohort = cohort.heard(event.at) if event.away_s else cohort
+    outputs: tuple[Output, ...] = ()
+    deadline, current = cohort.world.deadline_s, cohort.round
+    if current is not None and current.phase is Phase.REDUCE and event.at - current.since > deadline:
+        return cohort, (Abort("failed", f"averaging the snapshots of round {current.index} takes over {deadline} s"),)
+    meeting = cohort.world.blocking and bool(
+        cohort.shares or (current is not None and current.phase is Phase.COLLECTIVE)
+    )
+    closes = current.closes if current is not None else ()
+    stuck = meeting and event.at - cohort.moved > STUCK * deadline
+    if stuck and all(owed.epoch in closes for owed in cohort.evaluating):  # nothing after the round has begun
+        return cohort, (Abort("failed", f"all ranks live, but a collective takes over {STUCK * deadline} s"),)
+    if event.at - cohort.oldest <= deadline:
+        return cohort, ()
+    both = list(zip(cohort.ranks, cohort.last_heard, strict=True))
+    seen = [heard.seen for state, heard in both if (state.alive and not state.finished) or state.coming]
+    cohort = replace(cohort, oldest=min(seen, default=event.at))
+    for rank, (state, heard) in enumerate(both):
+        quiet_s = event.at - heard.seen
+        if cohort.owes(rank) and quiet_s > deadline * (1 if state.digest else START_UP):
+            since = f", since a collective broke ({cohort.cause})" if rank in cohort.broken else ""
+            cohort, more = lose(cohort, rank, event.at, f"silent for {quiet_s:.1f} s{since}")
+            outputs += more
+            if any(isinstance(output, Abort) for output in more):
+                break
+    return cohort, outputs

@@ -1,0 +1,46 @@
+"""The slowest ranks and the last ranks to report, cached so that not every event has to look at all ranks.
+
+Owns these two values. `ddp.core.grants.allowance` and `ddp.core.grants.pacing` know when they are valid."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from ddp.core.values.frozen import replace, value
+from ddp.core.values.persistent import NOBODY, RankSet
+
+
+@value(frozen=True)
+class Slowest:
+    """The slowest of the ranks with work, for plans that bound how far other ranks may be ahead of them."""
+
+    steps: int | None = None
+    """Their steps in the window; None: to be searched among all ranks."""
+    ranks: RankSet = NOBODY
+    """Ranks with that number of steps."""
+    touched: RankSet = NOBODY
+    """Ranks whose state changed since."""
+    barred: RankSet = NOBODY
+    """Ranks that may be granted more once the slowest make progress."""
+
+    def unknown(self) -> Slowest:
+        """Return a value that says that the slowest must be searched."""
+        return replace(self, steps=None, ranks=NOBODY)
+
+
+SOMEBODY = Slowest()
+
+
+class Recent(NamedTuple):
+    """Ranks that reported work at the latest time, and the range of the samples-seen counts that they train with."""
+
+    at: float = 0.0
+    rank: int = -1
+    """The last rank to report."""
+    ranks: RankSet = NOBODY
+    low: float = math.inf
+    high: float = -math.inf
+
+
+NOT_YET = Recent()
