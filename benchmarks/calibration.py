@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.validate.ranks import scatter, shift
-from bench.validate.rates import SURPRISE, excess
-from bench.validate.statistics import DEVIATIONS, LOOKS, PROOF, VARIANCE, Call, Floats, decide, holm
+from bench.validate.statistics.rank_tests import scatter, shift
+from bench.validate.statistics.rates import SURPRISE, excess
+from bench.validate.statistics.significance import DEVIATIONS, LOOKS, PROOF, VARIANCE, Call, Floats, decide, holm
 from benchmarks.documents import put
 from benchmarks.frame import options, table
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.validate.library import load
-from bench.validate.ranks import shift
-from bench.validate.reference import Metric, Reference
-from bench.validate.statistics import LOOKS, Call, Flags, Floats, decide
+from bench.validate.baselines.library import load
+from bench.validate.baselines.reference import Metric, Reference
+from bench.validate.statistics.rank_tests import shift
+from bench.validate.statistics.significance import LOOKS, Call, Flags, Floats, decide
 from benchmarks import frame
 from benchmarks.documents import put
 

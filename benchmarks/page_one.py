@@ -29,7 +29,7 @@ from bench.results.cells import cells
 from bench.results.runfolder import Run, find_runs
 from bench.results.schema import Metrics
 from bench.validate import judge_cells
-from bench.validate.verdict import Verdict
+from bench.validate.verdicts.verdict import Verdict
 from benchmarks.documents import DOCS, dark_twin, paletted
 
 RECORD = DOCS / "readme" / "page.json"

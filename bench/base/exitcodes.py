@@ -1,4 +1,4 @@
-"""The exit codes of all commands. `bench.validate.verdict` assigns them to verdicts."""
+"""The exit codes of all commands. `bench.validate.verdicts.verdict` assigns them to verdicts."""
 
 from __future__ import annotations
 

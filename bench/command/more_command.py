@@ -11,7 +11,8 @@ from bench.base.usage import usage
 from bench.command.validate_command import some_runs
 from bench.results.cells import apart, cells
 from bench.results.runfolder import METRICS
-from bench.validate import judge_cells, next_runs
+from bench.validate import judge_cells
+from bench.validate.verdicts import next_runs
 
 BENCH = "python -m bench "
 """Beginning of the commands that `more` can run. Runs of a script's own are left to the user."""

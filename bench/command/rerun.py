@@ -14,7 +14,7 @@ from bench.base.usage import UsageError, usage
 from bench.config.user_parts import changed
 from bench.results.runfolder import CONFIG, Run, find_runs, read_object
 from bench.validate.checks.determinism import promised, unlike
-from bench.validate.consistency import legible
+from bench.validate.evidence.consistency import legible
 
 if TYPE_CHECKING:
     from bench.results.schema import Metrics

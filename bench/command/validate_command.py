@@ -50,7 +50,7 @@ def add_validate(parser: argparse.ArgumentParser, runs: Path, baselines: Path) -
 def validate(options: argparse.Namespace) -> Exit:
     """Judge the runs and print the verdicts; return the exit code. Raise UsageError."""
     from bench.validate import Terms, judge_trees
-    from bench.validate.verdict_text import lines
+    from bench.validate.outputs.verdict_text import lines
 
     terms = Terms(
         today=_today(),
@@ -74,7 +74,7 @@ def validate(options: argparse.Namespace) -> Exit:
 
 
 def _junit(place: Path, judgement: Judgement) -> None:
-    from bench.validate.junit import xml
+    from bench.validate.outputs.junit import xml
 
     with writing(f"--junit {place}"):
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -86,7 +86,7 @@ def _with_missing(judgement: Judgement, options: argparse.Namespace, runs: Seque
     remark."""
     from bench.results.planned import planned
     from bench.results.rerun_command import setting
-    from bench.validate.verdict import EXITS, Verdict
+    from bench.validate.verdicts.verdict import EXITS, Verdict
 
     plan = planned(options.path[0], options.experiment, presets=options.config_dir)
     missing = plan.missing(runs) if plan is not None else []
@@ -106,7 +106,7 @@ def _with_missing(judgement: Judgement, options: argparse.Namespace, runs: Seque
 
 
 def _github(judgement: Judgement) -> None:
-    from bench.validate import github
+    from bench.validate.outputs import github
 
     for line in github.commands(judgement):
         print(line)
@@ -159,7 +159,7 @@ def baseline(options: argparse.Namespace) -> Exit:
             case "propose":
                 lines = _propose(options)
             case "accept":
-                from bench.validate.revision import accept
+                from bench.validate.revisions.revision import accept
 
                 lines = accept(options.path, options.baseline, options.because)
                 if options.baseline != options.own:
@@ -168,7 +168,7 @@ def baseline(options: argparse.Namespace) -> Exit:
                     )
                     lines.append(f"in {options.baseline}; to judge by them: {judge}")
             case "diff":
-                from bench.validate.revision import diff, some, whole
+                from bench.validate.revisions.revision import diff, some, whole
 
                 lines = diff(*(some(whole(path), path) for path in (options.old, options.new)))
             case "audit":
@@ -178,9 +178,9 @@ def baseline(options: argparse.Namespace) -> Exit:
 
 
 def _propose(options: argparse.Namespace) -> Sequence[str]:
-    from bench.validate.library import Library, load
-    from bench.validate.propose import SLOWER
-    from bench.validate.revision import diff, write_proposals
+    from bench.validate.baselines.library import Library, load
+    from bench.validate.revisions.propose import SLOWER
+    from bench.validate.revisions.revision import diff, write_proposals
 
     some_runs(options.path)
     if options.slower is not None and not options.time:
@@ -197,8 +197,8 @@ def _propose(options: argparse.Namespace) -> Sequence[str]:
 
 
 def _audit(options: argparse.Namespace) -> tuple[Sequence[str], Exit]:
-    from bench.validate.library import load
-    from bench.validate.revision import audit, some
+    from bench.validate.baselines.library import load
+    from bench.validate.revisions.revision import audit, some
 
     used, problems = None, list[str]()
     if options.runs is not None:

@@ -24,7 +24,7 @@ from bench.report.time_to_target import Reach, reach
 from bench.report.timing import Timing
 from bench.results.cells import Cell
 from bench.validate import Verdict
-from bench.validate.fingerprint import one_machine
+from bench.validate.baselines.fingerprint import one_machine
 from ddp.engine.modes import modes
 
 Kind = Literal["use", "one", "open", "nothing"]

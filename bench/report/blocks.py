@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import get_args
 
 from bench.base.panels import Panels
-from bench.validate.verdict import Name
+from bench.validate.verdicts.verdict import Name
 
 NO_PANELS = Panels()
 BADGE = " · "

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from bench.report.page import Page
 from bench.results.cells import Cell, measured, solo_of
-from bench.validate.statistics import Moments, compare
-from bench.validate.verdict import Name, Verdict
+from bench.validate.statistics.significance import Moments, compare
+from bench.validate.verdicts.verdict import Name, Verdict
 
 TAIL = 0.025
 """Probability outside the interval, on each side."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from bench.base import special
 from bench.report.differences import TAIL, MeanDifference
-from bench.validate.statistics import LOOKS
+from bench.validate.statistics.significance import LOOKS
 
 WIDEST = 4.0
 """Most that an interval's upper end may be over its lower end; a wider interval contains both twice and half as

@@ -15,7 +15,7 @@ from bench.report.compare import gap, is_fraction
 from bench.report.intervals import MOST_SEEDS, Interval, seeds_to_decide, seeds_to_measure
 from bench.report.page import NONE, listed, percent
 from bench.results.cells import Workload
-from bench.validate.verdict import Name
+from bench.validate.verdicts.verdict import Name
 
 FARTHEST = 100.0
 """Largest ratio that is printed as the end of an interval; a larger end, or one below its inverse, is printed as `over`

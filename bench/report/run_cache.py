@@ -23,7 +23,7 @@ import msgspec
 from bench.base.paths import CONF, PACKAGE, ROOT
 from bench.base.writing import write_bytes
 from bench.results.runfolder import LOG, Run
-from bench.validate.derivation import Derivation
+from bench.validate.evidence.derivation import Derivation
 from ddp import regular_files
 from ddp.registry import extended
 

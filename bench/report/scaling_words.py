@@ -19,7 +19,7 @@ from bench.report.page_words import more_seeds, permitted, reason, standing, sta
 from bench.report.questions import CAUSES, LEFT, LIMITS, SURE, disturbances, missing_share
 from bench.report.scaling_series import ScalingSeries
 from bench.results.cells import Cell
-from bench.validate.verdict import Name
+from bench.validate.verdicts.verdict import Name
 
 
 class Studied(NamedTuple):

@@ -1,7 +1,7 @@
 """The verdict on runs against the baselines. Reads run folders only; imports no torch.
 
-Every check in `bench.validate.checks` judges each cell. `bench.validate.decision` decides what needs all cells at once.
-`bench.validate.reference` has the references.
+Every check in `bench.validate.checks` judges each cell. `bench.validate.verdicts.decision` decides what needs all cells
+at once. `bench.validate.baselines.reference` has the references.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from bench.base.paths import judged_by
 from bench.results.cells import Cell, cells
 from bench.results.rerun_command import command
 from bench.results.runfolder import Run, find_runs
-from bench.validate import expected, next_runs
-from bench.validate.baseline_history import unrooted
+from bench.validate import expected
+from bench.validate.baselines.fingerprint import FieldDifference, beyond
+from bench.validate.baselines.library import Library, load
+from bench.validate.baselines.reference import Reference
 from bench.validate.checks import CHECKS, OPTIONAL, Check
 from bench.validate.checks.speed import elsewhere
-from bench.validate.consistency import sound
-from bench.validate.decision import settle
-from bench.validate.derivation import ANEW, Derivation
-from bench.validate.findings import Case, Finding
-from bench.validate.fingerprint import FieldDifference, beyond
-from bench.validate.library import Library, load
-from bench.validate.reference import Reference
-from bench.validate.verdict import Verdict, remark
+from bench.validate.evidence.consistency import sound
+from bench.validate.evidence.derivation import ANEW, Derivation
+from bench.validate.revisions.baseline_history import unrooted
+from bench.validate.verdicts import next_runs
+from bench.validate.verdicts.decision import settle
+from bench.validate.verdicts.findings import Case, Finding
+from bench.validate.verdicts.verdict import Verdict, remark
 from ddp import registries
 from ddp.suggest import unknown
 

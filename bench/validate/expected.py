@@ -20,7 +20,7 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 from bench.results.runfolder import there
 from bench.results.schema import Strict
 from bench.validate.checks import CHECKS, OPTIONAL
-from bench.validate.verdict import EXITS, CellIdentity, Verdict
+from bench.validate.verdicts.verdict import EXITS, CellIdentity, Verdict
 from ddp import regular_files
 from ddp.suggest import unknown
 

@@ -16,7 +16,7 @@ from bench.report.page import Page
 from bench.results.cells import cells
 from bench.results.runfolder import Run
 from bench.results.schema import Metrics, RankTime
-from bench.validate.verdict import LevelFigures, Name, Verdict
+from bench.validate.verdicts.verdict import LevelFigures, Name, Verdict
 from ddp.engine.modes import modes
 from tests.bench.streams import make_metrics, make_spec
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from bench.config.spec import RunSpec
 from bench.results.schema import Metrics
 from bench.validate import Terms, Verdict, judge
-from bench.validate.revision import accept, write_proposals
+from bench.validate.revisions.revision import accept, write_proposals
 from tests.bench.streams import make_metrics, make_spec, write_run
 
 TODAY = date(2026, 11, 21)

@@ -19,7 +19,7 @@ from bench.report.sections.answer import section
 from bench.report.sentence import sentence
 from bench.results.cells import Cell, cells
 from bench.results.runfolder import find_runs
-from bench.validate.verdict import LevelFigures, Name, Verdict
+from bench.validate.verdicts.verdict import LevelFigures, Name, Verdict
 from tests.bench.streams import make_metrics, make_spec, write_run
 
 SOLO = (10.0, 10.5, 11.0)

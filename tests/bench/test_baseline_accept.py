@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from bench.validate.reference import Broken, read, sealed, text
-from bench.validate.revision import accept, diff, whole, write_proposals
+from bench.validate.baselines.reference import Broken, read, sealed, text
+from bench.validate.revisions.revision import accept, diff, whole, write_proposals
 from tests.bench.kept_baseline import base as base
 from tests.bench.kept_baseline import the_file
 from tests.bench.references import FIVE, TODAY, TWENTY, cell

@@ -11,7 +11,7 @@ import pytest
 
 from bench.results.analysis.stream import Slices
 from bench.validate.checks import breakdown
-from bench.validate.run_records import Records
+from bench.validate.records.run_records import Records
 from ddp.core.messages.events import Progress, Reduced, Slice, Snapshot
 from ddp.core.messages.run_bounds import RunEnd, RunHeader
 

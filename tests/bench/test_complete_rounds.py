@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from bench.validate.checks.average import _Rounds
-from bench.validate.complete_rounds import unbroken
-from bench.validate.outer_steps import OUTER
-from bench.validate.run_records import Records
+from bench.validate.records.complete_rounds import unbroken
+from bench.validate.records.run_records import Records
+from bench.validate.sketches.outer_steps import OUTER
 from ddp.core.messages.commands import Reduce
 from ddp.core.messages.event_parts import StepSketch
 from ddp.core.messages.events import Averaged, Progress, Ready, Snapshot

@@ -26,11 +26,11 @@ from bench.results.cells import Cell, cells
 from bench.results.recompute import digest
 from bench.results.runfolder import CONFIG, EVENTS, METRICS, find_runs
 from bench.validate import Terms, judge
+from bench.validate.baselines.reference import Broken, read
 from bench.validate.checks import audit
-from bench.validate.consistency import consistent, legible
-from bench.validate.findings import Case
-from bench.validate.records import reading
-from bench.validate.reference import Broken, read
+from bench.validate.evidence.consistency import consistent, legible
+from bench.validate.records.reading import reading
+from bench.validate.verdicts.findings import Case
 from tests.bench.conftest import Bench, faked
 from tests.bench.references import baselines
 from tests.edits import Keys, edited

@@ -11,7 +11,7 @@ from bench.command.rerun import replay
 from bench.results.chain import unlinked
 from bench.results.runfolder import EVENTS, METRICS, find_runs
 from bench.runner.replay import mislearnt
-from bench.validate.consistency import legible
+from bench.validate.evidence.consistency import legible
 from benchmarks import golden
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from bench.results.runfolder import find_runs
 from bench.validate.checks.idle import _epochs, _gradients, _scarce, _windows
-from bench.validate.run_records import Records
+from bench.validate.records.run_records import Records
 from ddp.core.messages.event_parts import StepSketch
 from ddp.core.messages.events import Averaged, Finished, Progress, Ready
 from tests.bench.sketched import GROUPS, put, sketch

@@ -14,7 +14,7 @@ from bench.command.summary import ROOM, Summary, in_words, what_next
 from bench.command.summary import judge as judge_runs
 from bench.results.runfolder import find_runs
 from bench.validate import judge
-from bench.validate.verdict import remark
+from bench.validate.verdicts.verdict import remark
 from tests.bench import fake_engine
 from tests.bench.conftest import Bench
 from tests.bench.references import baselines, cell

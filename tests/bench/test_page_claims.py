@@ -24,7 +24,7 @@ from bench.report.sentence import sentence
 from bench.results.cells import Cell, cells, solo_of
 from bench.results.runfolder import Run, find_runs
 from bench.results.schema import Metrics
-from bench.validate.verdict import remark
+from bench.validate.verdicts.verdict import remark
 from tests.bench.streams import make_metrics, make_spec, write_run
 from tests.bench.test_answer import SOLO, Seconds, page
 from tests.bench.test_scaling_words import WEAK, tree

@@ -27,7 +27,7 @@ from bench.report.plane import Extent, Point, edge_of, limits, ticks
 from bench.report.questions import LEFT, LIMITS, SURE, facts
 from bench.report.sections.answer import SOONER, row, section
 from bench.report.sentence import sentence
-from bench.validate.verdict import Name
+from bench.validate.verdicts.verdict import Name
 from ddp.engine.modes import modes
 from tests.bench.test_answer import GOOD, SOLO, Seconds, page, verdict
 

@@ -32,10 +32,10 @@ PRINTED = {
     "results/rerun_command.py",
     "results/runfolder.py",  # run by tests/commands/test_going_on.py and tests/bench/test_full_disk.py
     "command/summary.py",
-    "validate/next_runs.py",
-    "validate/reference.py",
-    "validate/revision.py",
-    "validate/verdict.py",  # takes them out
+    "validate/verdicts/next_runs.py",
+    "validate/baselines/reference.py",
+    "validate/revisions/revision.py",
+    "validate/verdicts/verdict.py",  # takes them out
 }
 """Sources that have commands to print. A new one: a test of it goes below."""
 ENDS = {";", "(", ")", "|"}

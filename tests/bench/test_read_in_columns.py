@@ -10,8 +10,8 @@ import pytest
 from bench.results.chain import chained
 from bench.results.recompute import plain
 from bench.results.runfolder import EVENTS
-from bench.validate.records import Reading, _read
-from bench.validate.run_records import BETWEEN_STEPS
+from bench.validate.records.reading import Reading, _read
+from bench.validate.records.run_records import BETWEEN_STEPS
 from ddp.core.messages.events import Resumed, Slice
 from ddp.core.messages.run_bounds import RunEnd, RunHeader
 from ddp.process.codec import Record, encode

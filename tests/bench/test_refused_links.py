@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bench.command.run_lines import trouble_lines
 from bench.results.analysis.faults import missing
+from bench.validate.records.run_records import Records
 from bench.validate.recount.losses import losses
-from bench.validate.run_records import Records
 from ddp.core.messages import commands, events
 from ddp.core.messages.run_bounds import RunHeader
 from tests.bench.streams import make_metrics, make_records, make_spec

@@ -22,8 +22,8 @@ from bench.results.schema import Metrics
 from bench.runner import replay
 from bench.validate.checks.determinism import promised, unlike
 from bench.validate.checks.evaluation import _amiss
-from bench.validate.records import records
-from bench.validate.run_records import Records
+from bench.validate.records.reading import records
+from bench.validate.records.run_records import Records
 from ddp.core.figures.exact_means import Mean
 from ddp.core.messages.events import Evaluated, Finished, Ready, RoundClosed
 from ddp.core.messages.measurements import Slice

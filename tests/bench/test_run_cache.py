@@ -13,10 +13,11 @@ from bench.base.paths import BASELINES
 from bench.report import judged, run_cache
 from bench.results.cells import Cell, cells
 from bench.results.runfolder import CONFIG, EVENTS, LOG, METRICS, Run, find_runs
-from bench.validate import Verdict, derivation, judge
-from bench.validate import records as reading
-from bench.validate.derivation import Derivation
-from bench.validate.run_records import Records
+from bench.validate import Verdict, judge
+from bench.validate.evidence import derivation
+from bench.validate.evidence.derivation import Derivation
+from bench.validate.records import reading
+from bench.validate.records.run_records import Records
 from tests.bench.streams import make_spec, write_run
 
 

@@ -19,7 +19,7 @@ from bench.report.sections.every_cell import section as every_cell
 from bench.report.sections.scaled import LOWEST, blocks, table
 from bench.results.cells import cells
 from bench.results.runfolder import find_runs
-from bench.validate.verdict import Name
+from bench.validate.verdicts.verdict import Name
 from tests.bench.streams import make_metrics, make_spec, write_run
 from tests.bench.test_answer import verdict
 

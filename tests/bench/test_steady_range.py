@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
+from bench.validate.records.run_records import Records
 from bench.validate.recount.steady import steady_range
-from bench.validate.run_records import Records
 from ddp.core.messages.events import Progress
 
 

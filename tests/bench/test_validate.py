@@ -10,7 +10,7 @@ import pytest
 
 from bench.base.exitcodes import Exit
 from bench.validate import Judgement, Terms, Verdict, judge
-from bench.validate.verdict_text import lines
+from bench.validate.outputs.verdict_text import lines
 from tests.bench.references import FIVE, TODAY, TWENTY, baselines, cell, one, put, verdicts, with_eval
 from tests.bench.streams import make_metrics, make_spec, write_run
 

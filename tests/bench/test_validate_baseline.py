@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.validate import judge
-from bench.validate.library import load
-from bench.validate.reference import Broken, digest, read
-from bench.validate.revision import audit, write_proposals
-from bench.validate.schema import SCHEMA_FILE, json_schema
-from bench.validate.target_crossing import crossing
+from bench.validate.baselines.library import load
+from bench.validate.baselines.reference import Broken, digest, read
+from bench.validate.baselines.schema import SCHEMA_FILE, json_schema
+from bench.validate.revisions.revision import audit, write_proposals
+from bench.validate.statistics.target_crossing import crossing
 from tests.bench.kept_baseline import base as base
 from tests.bench.kept_baseline import the_file
 from tests.bench.references import FIVE, TODAY, cell, put, with_eval
@@ -25,7 +25,7 @@ from tests.bench.streams import make_metrics, make_spec, write_run
 
 
 def test_the_schema_is_exported(base: Path) -> None:
-    assert SCHEMA_FILE.read_text() == json_schema(), "run: python -m bench.validate.schema"
+    assert SCHEMA_FILE.read_text() == json_schema(), "run: python -m bench.validate.baselines.schema"
     jsonschema.validate(json.loads(the_file(base).read_text()), json.loads(json_schema()))
 
 

@@ -15,8 +15,8 @@ from bench.results.schema import SCHEMA_VERSION, Metrics, ResumedFrom
 from bench.validate import Terms, judge
 from bench.validate.checks.curve import course
 from bench.validate.checks.volume import BARE, BEYOND, FLAG, WIDE, _beyond, _buffers, formula
-from bench.validate.consistency import PRESENCE
-from bench.validate.revision import accept, write_proposals
+from bench.validate.evidence.consistency import PRESENCE
+from bench.validate.revisions.revision import accept, write_proposals
 from ddp.core.messages.event_parts import SketchGroup
 from tests.bench.references import FIVE, TODAY, TWENTY, baselines, cell, one, with_eval
 from tests.bench.streams import make_metrics, make_spec, write_run
@@ -259,7 +259,7 @@ def test_curves_outside_the_band(tmp_path: Path) -> None:
 
 
 def test_a_value_that_is_missing_is_outside() -> None:
-    from bench.validate.reference import Curve
+    from bench.validate.baselines.reference import Curve
 
     metrics = with_eval(make_spec("solo"), 0.97)
     curve = Curve(

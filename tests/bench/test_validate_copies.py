@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bench.validate.run_records import Records
-from bench.validate.state_copies import joined_otherwise, saved_otherwise
+from bench.validate.records.run_records import Records
+from bench.validate.sketches.state_copies import joined_otherwise, saved_otherwise
 from ddp.core.messages.event_parts import SketchGroup
 from ddp.core.messages.events import Averaged, Ready, Resumed, Saved, Shared
 from ddp.core.messages.join_events import Joined

@@ -13,8 +13,8 @@ from bench.results.audit_file import AuditItem, AuditReport
 from bench.results.runfolder import Run
 from bench.results.schema import Metrics
 from bench.validate.checks import audit
-from bench.validate.due_records import unsaved, unsketched_rounds, unsketched_steps
-from bench.validate.run_records import Records
+from bench.validate.records.run_records import Records
+from bench.validate.rules.due_records import unsaved, unsketched_rounds, unsketched_steps
 from ddp.core.messages.event_parts import StepSketch
 from ddp.core.messages.events import Averaged, Evaluated, Progress, Ready, Resumed, RoundClosed, Saved
 from ddp.core.schedule.sketching import draw

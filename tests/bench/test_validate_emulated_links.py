@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.validate.emulated_links import least_s, quicker_than_links
-from bench.validate.run_records import Records
+from bench.validate.emulation.emulated_links import least_s, quicker_than_links
+from bench.validate.records.run_records import Records
 from ddp.core.messages.events import Averaged
 from ddp.core.messages.run_bounds import RunEnd
 from ddp.core.network.link_costs import collective_s

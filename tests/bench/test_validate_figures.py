@@ -14,11 +14,11 @@ from bench.results.analysis import breakdown, goodput, rank_seconds, syncing, ti
 from bench.results.chain import lines
 from bench.results.runfolder import EVENTS, Run, find_runs
 from bench.validate.checks import figures
-from bench.validate.findings import Case
-from bench.validate.records import records
+from bench.validate.records.reading import records
+from bench.validate.records.run_records import Records
 from bench.validate.recount.identity import identity
 from bench.validate.recount.learning import learning
-from bench.validate.run_records import Records
+from bench.validate.verdicts.findings import Case
 from ddp.core.figures import summary
 from ddp.core.messages.events import Evaluated
 from ddp.process import codec

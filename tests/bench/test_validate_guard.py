@@ -9,10 +9,10 @@ import pytest
 from pydantic import JsonValue
 
 from bench.results.schema import Elche, GuardRow, Metrics, PlanRow
-from bench.validate.emulation import otherwise_slow
-from bench.validate.guard_rule import against_guard
-from bench.validate.run_records import Records
-from bench.validate.window_rule import apart_from_settings
+from bench.validate.emulation.emulated_ranks import otherwise_slow
+from bench.validate.records.run_records import Records
+from bench.validate.rules.guard_rule import against_guard
+from bench.validate.rules.window_rule import apart_from_settings
 from ddp.core.messages.commands import Plan
 from ddp.core.messages.event_parts import WorkSeconds
 from ddp.core.messages.events import Progress, Ready, RoundClosed

@@ -18,7 +18,7 @@ from bench.report.differences import difference
 from bench.results.cells import Sample, cells
 from bench.results.runfolder import CONFIG, EVENTS, METRICS, find_runs
 from bench.validate import CHECKS, Terms, Verdict, judge
-from bench.validate.revision import write_proposals
+from bench.validate.revisions.revision import write_proposals
 from tests.bench.references import TODAY
 from tests.bench.sketched import sketch
 from tests.bench.streams import make_spec

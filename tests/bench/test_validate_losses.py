@@ -13,12 +13,13 @@ from bench.models import MODELS, load
 from bench.results.cells import cells
 from bench.results.runfolder import find_runs
 from bench.results.schema import Epoch, Metrics
-from bench.validate import Verdict, library
+from bench.validate import Verdict
+from bench.validate.baselines import library
 from bench.validate.checks import pairs
 from bench.validate.checks.pairs import SHARED
-from bench.validate.findings import Case
-from bench.validate.losses import loss_floor, loss_metrics
-from bench.validate.revision import accept, write_proposals
+from bench.validate.revisions.revision import accept, write_proposals
+from bench.validate.statistics.losses import loss_floor, loss_metrics
+from bench.validate.verdicts.findings import Case
 from tests.bench.references import FIVE, TODAY, TWENTY, baselines, one, verdicts, with_eval
 from tests.bench.streams import make_metrics, make_spec, write_run
 
@@ -184,7 +185,7 @@ def test_the_models_whose_shares_are_the_batch_have_no_layer_that_looks_at_it() 
 
 def test_a_baseline_without_losses_says_so(tmp_path: Path, base: Path) -> None:
     """Those from before they were kept."""
-    from bench.validate.reference import digest
+    from bench.validate.baselines.reference import digest
 
     (path,) = base.rglob("*.json")
     body = json.loads(path.read_text())

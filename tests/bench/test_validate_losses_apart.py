@@ -10,11 +10,11 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from bench.validate import derivation
 from bench.validate.checks import data
-from bench.validate.findings import Case
-from bench.validate.losses_of_ranks import higher_loss, reported_otherwise
-from bench.validate.run_records import Records
+from bench.validate.evidence import derivation
+from bench.validate.records.run_records import Records
+from bench.validate.rules.losses_of_ranks import higher_loss, reported_otherwise
+from bench.validate.verdicts.findings import Case
 from ddp.core.messages.event_parts import Trained
 from ddp.core.messages.events import Progress, Ready
 from ddp.core.messages.run_bounds import RunHeader

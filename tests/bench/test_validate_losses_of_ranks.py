@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from bench.results.analysis.slow import slow_ranks as rows_of
 from bench.results.schema import Metrics
+from bench.validate.records.run_records import Records
 from bench.validate.recount import losses as recount
-from bench.validate.run_records import Records
 from ddp.core.anomalies import slowness
 from ddp.core.anomalies.slowness import SlowFold
 from ddp.core.messages import commands, events

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bench.validate.drawn_numbers import drawn_again
-from bench.validate.run_records import Records
+from bench.validate.records.run_records import Records
+from bench.validate.rules.drawn_numbers import drawn_again
 from ddp.core.messages.events import Finished
 
 PLAIN = "a", "a", "a", "b", "b", "c", "c"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bench.validate.checks.data import FEW, _in_order
-from bench.validate.run_records import Records
+from bench.validate.records.run_records import Records
 from ddp.core.messages.event_parts import Trained
 from ddp.core.messages.events import Ready
 from ddp.permutation import visited

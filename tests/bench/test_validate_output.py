@@ -14,9 +14,10 @@ from bench.report.page import Page
 from bench.report.sections import banner
 from bench.results.cells import cells
 from bench.results.runfolder import find_runs
-from bench.validate import Judgement, Terms, Verdict, github, judge
-from bench.validate.junit import xml
-from bench.validate.verdict import EXITS, Name
+from bench.validate import Judgement, Terms, Verdict, judge
+from bench.validate.outputs import github
+from bench.validate.outputs.junit import xml
+from bench.validate.verdicts.verdict import EXITS, Name
 from tests.bench.references import FIVE, TODAY, baselines, cell, with_eval
 from tests.bench.streams import make_spec, write_run
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bench.validate.baselines.reference import Metric, Value
 from bench.validate.checks.rcp import MISSED, least_mean, olympic, passes
-from bench.validate.reference import Metric, Value
-from bench.validate.statistics import Call, Moments, compare, decide
+from bench.validate.statistics.significance import Call, Moments, compare, decide
 from tests.bench.references import TWENTY, baselines, cell, one
 from tests.bench.streams import make_metrics, make_spec, write_run
 

@@ -14,10 +14,11 @@ import pytest
 from bench.results.analysis.stream import split
 from bench.results.cells import cells
 from bench.results.runfolder import EVENTS, METRICS, find_runs
-from bench.validate import Terms, derivation, judge
+from bench.validate import Terms, judge
 from bench.validate.checks import breakdown
-from bench.validate.findings import Case
-from bench.validate.records import records
+from bench.validate.evidence import derivation
+from bench.validate.records.reading import records
+from bench.validate.verdicts.findings import Case
 from ddp.core.messages.events import Evaluated, Finished, Progress, Ready
 from ddp.tally import MODULUS, tally
 from tests.bench.references import TODAY, one

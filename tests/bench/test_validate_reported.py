@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from bench.results.cells import cells
 from bench.results.runfolder import find_runs
-from bench.validate import derivation
 from bench.validate.checks import peak_memory, rate
 from bench.validate.checks.breakdown import _booked_twice, _processor
-from bench.validate.distances import amiss
-from bench.validate.findings import Case
-from bench.validate.records import records
-from bench.validate.run_records import Records
+from bench.validate.evidence import derivation
+from bench.validate.records.reading import records
+from bench.validate.records.run_records import Records
+from bench.validate.sketches.distances import amiss
+from bench.validate.verdicts.findings import Case
 from ddp.core.messages.event_parts import SketchGroup, WorkSeconds
 from ddp.core.messages.events import Averaged, Finished, Memory, Progress, Ready
 from ddp.sketches import encode

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from bench.validate import Terms, judge
-from bench.validate.reference import digest
-from bench.validate.revision import accept, write_proposals
+from bench.validate.baselines.reference import digest
+from bench.validate.revisions.revision import accept, write_proposals
 from tests.bench.references import FIVE, TODAY, baselines, cell
 
 Edit = Callable[[dict[str, Any]], object]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from bench.validate.emulation import otherwise_slow
-from bench.validate.run_records import Records
+from bench.validate.emulation.emulated_ranks import otherwise_slow
+from bench.validate.records.run_records import Records
 from ddp.core.messages.events import Progress, Ready, WorkSeconds
 from tests.bench.streams import make_metrics, make_spec
 

@@ -11,8 +11,8 @@ import pytest
 from bench.base.environment import BUSY
 from bench.base.exitcodes import Exit
 from bench.validate import Terms, judge
-from bench.validate.propose import SLOWER
-from bench.validate.revision import accept, write_proposals
+from bench.validate.revisions.propose import SLOWER
+from bench.validate.revisions.revision import accept, write_proposals
 from tests.bench.references import TODAY, TWENTY, one, with_eval
 from tests.bench.streams import make_spec, write_run
 

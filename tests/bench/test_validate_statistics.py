@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from bench.validate.ranks import limits, scatter, shift
-from bench.validate.rates import excess, upper
-from bench.validate.statistics import (
+from bench.validate.statistics.rank_tests import limits, scatter, shift
+from bench.validate.statistics.rates import excess, upper
+from bench.validate.statistics.significance import (
     LOOKS,
     SPENT,
     Call,

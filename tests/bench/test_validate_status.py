@@ -11,8 +11,9 @@ import pytest
 from bench.results.analysis.faults import BEGAN_ANEW
 from bench.results.runfolder import CONFIG
 from bench.results.schema import FaultRow
-from bench.validate import Verdict, derivation, judge
-from bench.validate.run_records import Records
+from bench.validate import Verdict, judge
+from bench.validate.evidence import derivation
+from bench.validate.records.run_records import Records
 from ddp.core.messages import commands, events
 from ddp.core.settings.faults import parse
 from ddp.process.codec import Record

@@ -10,8 +10,8 @@ import pytest
 
 from bench.results.analysis.stream import Slices
 from bench.validate.checks import breakdown
-from bench.validate.run_records import Records
-from bench.validate.virtual_steps import DRAWN, otherwise_timed
+from bench.validate.emulation.virtual_steps import DRAWN, otherwise_timed
+from bench.validate.records.run_records import Records
 from ddp.core.messages.events import Progress, Ready
 from ddp.core.messages.measurements import Slice
 from ddp.virtual import engine

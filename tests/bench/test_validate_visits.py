@@ -10,8 +10,8 @@ import pytest
 
 from bench.results.runfolder import find_runs
 from bench.validate.checks import visits
-from bench.validate.records import records
-from bench.validate.run_records import Records
+from bench.validate.records.reading import records
+from bench.validate.records.run_records import Records
 from ddp.core.messages.events import Progress, Ready, Resumed
 from ddp.permutation import visited
 from ddp.tally import MODULUS, tally

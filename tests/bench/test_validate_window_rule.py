@@ -6,8 +6,8 @@ import pytest
 from pydantic import JsonValue
 
 from bench.results.schema import Elche, Metrics, PlanRow, WindowRow
-from bench.validate.run_records import Records
-from bench.validate.window_rule import apart_from_speeds, off_rule
+from bench.validate.records.run_records import Records
+from bench.validate.rules.window_rule import apart_from_speeds, off_rule
 from ddp.core.messages.events import Ready, RoundClosed
 from tests.bench.streams import make_metrics, make_spec
 

@@ -14,8 +14,8 @@ from bench.report.page import Page
 from bench.results.cells import cells
 from bench.results.runfolder import CONFIG, find_runs
 from bench.validate import Terms, judge
-from bench.validate.library import load
-from bench.validate.revision import accept, write_proposals
+from bench.validate.baselines.library import load
+from bench.validate.revisions.revision import accept, write_proposals
 from tests.bench.references import FIVE, TODAY, baselines, cell, one, put, verdicts
 from tests.bench.streams import make_spec
 

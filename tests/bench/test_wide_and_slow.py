@@ -24,7 +24,7 @@ from bench.results.schema import MOST_RANKS
 from bench.runner.live_view import _rate
 from bench.timeline import write_timeline
 from bench.timeline.figure import MOST_RANKS as DRAWN
-from bench.validate.verdict import remark
+from bench.validate.verdicts.verdict import remark
 from ddp.core.messages.events import Progress
 from tests.bench.streams import LAUNCHED, make_metrics, make_records, make_spec, write_run
 from tests.browser import browser  # noqa: F401

@@ -12,7 +12,7 @@ import numpy as np
 
 from bench.config.spec import RunSpec
 from bench.results.runfolder import CONFIG, EVENTS
-from bench.validate.revision import accept, write_proposals
+from bench.validate.revisions.revision import accept, write_proposals
 from ddp.core.messages.commands import Apply, Average, Evaluate
 from ddp.core.messages.event_parts import DataContent, SetContent, StepSketch
 from ddp.core.messages.events import Averaged, Evaluated, Finished, Merged, Progress, Ready, Snapshot, Trained

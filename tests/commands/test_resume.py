@@ -16,9 +16,9 @@ import torch
 from bench.results.cells import cells
 from bench.results.runfolder import METRICS, find_runs
 from bench.validate.checks import CHECKS
-from bench.validate.consistency import legible
-from bench.validate.findings import Case
-from bench.validate.verdict import Verdict
+from bench.validate.evidence.consistency import legible
+from bench.validate.verdicts.findings import Case
+from bench.validate.verdicts.verdict import Verdict
 from ddp.checkpoint.checkpoint import bound, unbound
 from tests.commands.killed_runs import QUIET, SMALL, command, in_model, killed, place
 from tests.slow import slow

@@ -29,7 +29,7 @@ from bench.results.analysis.stream import Slices, sort
 from bench.results.analysis.syncing import exits
 from bench.results.recompute import result
 from bench.results.runfolder import EVENTS, find_runs, read_records
-from bench.validate.consistency import legible
+from bench.validate.evidence.consistency import legible
 from ddp.core.messages.events import Slice
 from ddp.core.network.link_costs import collective_s
 from ddp.core.network.links import parse

@@ -9,8 +9,8 @@ from bench.config.spec import RunSpec
 from bench.results.cells import cells
 from bench.results.runfolder import CONFIG, EVENTS, find_runs
 from bench.validate.checks import CHECKS
-from bench.validate.findings import Case
-from bench.validate.verdict import Verdict
+from bench.validate.verdicts.findings import Case
+from bench.validate.verdicts.verdict import Verdict
 from ddp.process.codec import encode
 from tests.bench.streams import make_metrics, make_spec, write_run
 from tests.runtime.conftest import Played

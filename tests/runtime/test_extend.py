@@ -22,8 +22,8 @@ from bench.report.blocks import Bullets, Heading
 from bench.report.page import Page
 from bench.results.cells import cells
 from bench.results.runfolder import find_runs
-from bench.validate.findings import Case
-from bench.validate.verdict import Verdict
+from bench.validate.verdicts.findings import Case
+from bench.validate.verdicts.verdict import Verdict
 from ddp.core.guard import Report
 from ddp.core.settings.world import World
 from ddp.sim.simulator import Costs, simulate

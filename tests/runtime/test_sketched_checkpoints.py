@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from bench.validate.resumption import begun_otherwise
-from bench.validate.run_records import Records
+from bench.validate.records.run_records import Records
+from bench.validate.sketches.resumption import begun_otherwise
 from ddp.checkpoint import parts
 from ddp.core.messages.events import Ready, Resumed, Saved
 from ddp.core.settings.checkpoints import Checkpointing

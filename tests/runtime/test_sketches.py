@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from bench.validate.linear import Combined, apart, combine, mean
+from bench.validate.sketches.linear import Combined, apart, combine, mean
 from ddp.core.messages.event_parts import SketchGroup
 from ddp.core.schedule.sketching import AIM, ENOUGH_S, LEAST, draw, is_drawn
 from ddp.replica.flat import FlatState, swapped

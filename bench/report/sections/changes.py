@@ -18,7 +18,7 @@ from bench.report.page import NONE, Page, bullets, table
 from bench.report.timing import Timing
 from bench.results.cells import Cell
 from bench.results.schema import Metrics
-from bench.validate.fingerprint import one_machine
+from bench.validate.baselines.fingerprint import one_machine
 
 Value = Callable[[Metrics], float | None]
 SPEED = "samples/s"

@@ -18,7 +18,7 @@ from bench.report.sections.environment import crowding
 from bench.report.time_to_target import reach
 from bench.results.cells import Cell, solo_of
 from bench.results.schema import Metrics, RankTime
-from bench.validate.verdict import Name
+from bench.validate.verdicts.verdict import Name
 
 WORKLOADS = 8
 """Most workloads that are answered."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 
-from bench.validate.findings import Case, Finding
+from bench.validate.verdicts.findings import Case, Finding
 from ddp.registry import Registry, loaded
 
 Check = Callable[[Case], Finding | None]

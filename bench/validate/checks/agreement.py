@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from bench.base.number_format import plural
 from bench.results.runfolder import Run, group_of
-from bench.validate.due_records import unsaved
-from bench.validate.findings import Case
-from bench.validate.linear import apart, combine
-from bench.validate.records import as_planned, lost_nobody
-from bench.validate.resumption import begun_otherwise
-from bench.validate.run_records import Records
-from bench.validate.state_copies import joined_otherwise, saved_otherwise
-from bench.validate.verdict import Verdict, verdict
+from bench.validate.records.reading import as_planned, lost_nobody
+from bench.validate.records.run_records import Records
+from bench.validate.rules.due_records import unsaved
+from bench.validate.sketches.linear import apart, combine
+from bench.validate.sketches.resumption import begun_otherwise
+from bench.validate.sketches.state_copies import joined_otherwise, saved_otherwise
+from bench.validate.verdicts.findings import Case
+from bench.validate.verdicts.verdict import Verdict, verdict
 from ddp.sketches import decode
 
 

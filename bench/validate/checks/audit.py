@@ -15,10 +15,10 @@ from bench.results import audit_file
 from bench.results.audit_file import AuditReport
 from bench.results.rerun_command import auditing
 from bench.results.runfolder import Run, there
-from bench.validate.findings import Case
-from bench.validate.records import as_planned
-from bench.validate.run_records import Records
-from bench.validate.verdict import Name, Verdict, verdict
+from bench.validate.records.reading import as_planned
+from bench.validate.records.run_records import Records
+from bench.validate.verdicts.findings import Case
+from bench.validate.verdicts.verdict import Name, Verdict, verdict
 
 LONG = 64
 """Steps per rank from which on each half of a run must have kept a step."""

@@ -3,7 +3,7 @@ averaging.
 
 Ranks record random linear sketches of their states before and after an average (`ddp.sketches`). As sketches are
 linear, the sketch of an average must be the weighted mean of the sketches of its contributions, tensor by tensor. The
-tolerance is rounding (`bench.validate.linear`). The check finds replicas that were not averaged, wrong divisors and
+tolerance is rounding (`bench.validate.sketches.linear`). The check finds replicas that were not averaged, wrong divisors and
 weights, contributions that are stale, torn or of another rank, omitted buffers, updates that discard concurrent
 training, and wrong changes of a rank's optimizer state. Elastic averages and outer optimizers are linear, too, and are
 computed in the same way. The distances from the average that ranks report are compared with those of the sketches.
@@ -21,17 +21,17 @@ from numpy.typing import NDArray
 
 from bench.results.cells import micro_batches
 from bench.results.runfolder import Run
-from bench.validate import distances
-from bench.validate.complete_rounds import unbroken
-from bench.validate.due_records import unsketched_rounds, unsketched_steps
-from bench.validate.findings import Case
-from bench.validate.linear import UNITS, Combined, apart, combine, distance, mean
-from bench.validate.outer_steps import OuterSteps
-from bench.validate.records import as_planned, lost_nobody
-from bench.validate.resumption import most_ranks
-from bench.validate.run_records import Records
-from bench.validate.state_copies import resets
-from bench.validate.verdict import Verdict, verdict
+from bench.validate.records.complete_rounds import unbroken
+from bench.validate.records.reading import as_planned, lost_nobody
+from bench.validate.records.run_records import Records
+from bench.validate.rules.due_records import unsketched_rounds, unsketched_steps
+from bench.validate.sketches import distances
+from bench.validate.sketches.linear import UNITS, Combined, apart, combine, distance, mean
+from bench.validate.sketches.outer_steps import OuterSteps
+from bench.validate.sketches.resumption import most_ranks
+from bench.validate.sketches.state_copies import resets
+from bench.validate.verdicts.findings import Case
+from bench.validate.verdicts.verdict import Verdict, verdict
 from ddp.core.messages.event_parts import OptimizerSketch, SketchGroup, StepSketch
 from ddp.core.messages.events import Averaged, Snapshot
 from ddp.sketches import Sketch, decode

@@ -22,13 +22,13 @@ from operator import attrgetter
 from bench.base.grouping import grouped, summed
 from bench.base.number_format import plural
 from bench.results.runfolder import Run, group_of
-from bench.validate.consistency import PRESENCE
-from bench.validate.emulated_links import quicker_than_links
-from bench.validate.emulation import otherwise_slow
-from bench.validate.findings import UNBLOCKED, Case
-from bench.validate.run_records import BETWEEN_STEPS, Records
-from bench.validate.verdict import Verdict, verdict
-from bench.validate.virtual_steps import otherwise_timed
+from bench.validate.emulation.emulated_links import quicker_than_links
+from bench.validate.emulation.emulated_ranks import otherwise_slow
+from bench.validate.emulation.virtual_steps import otherwise_timed
+from bench.validate.evidence.consistency import PRESENCE
+from bench.validate.records.run_records import BETWEEN_STEPS, Records
+from bench.validate.verdicts.findings import UNBLOCKED, Case
+from bench.validate.verdicts.verdict import Verdict, verdict
 from ddp.backends import is_torch_native
 from ddp.core.messages.events import Reduced, Snapshot
 from ddp.core.policies import meets_every_step

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bench.results.schema import Metrics
+from bench.validate.baselines.reference import Curve
 from bench.validate.checks.levels import looked_at
-from bench.validate.findings import Case
-from bench.validate.reference import Curve
-from bench.validate.verdict import Verdict, verdict
+from bench.validate.verdicts.findings import Case
+from bench.validate.verdicts.verdict import Verdict, verdict
 
 INSIDE = 0.8
 """Fraction of the points that must lie inside the band."""

@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 from bench.base.grouping import grouped, summed
 from bench.base.number_format import plural
 from bench.results.runfolder import Run
-from bench.validate.drawn_numbers import drawn_again
-from bench.validate.findings import Case
-from bench.validate.losses_of_ranks import higher_loss, reported_otherwise
-from bench.validate.records import lost_nobody
-from bench.validate.reference import Sets
-from bench.validate.run_records import Records
-from bench.validate.verdict import Verdict, verdict
+from bench.validate.baselines.reference import Sets
+from bench.validate.records.reading import lost_nobody
+from bench.validate.records.run_records import Records
+from bench.validate.rules.drawn_numbers import drawn_again
+from bench.validate.rules.losses_of_ranks import higher_loss, reported_otherwise
+from bench.validate.verdicts.findings import Case
+from bench.validate.verdicts.verdict import Verdict, verdict
 from ddp.core.messages.event_parts import DataContent, SetContent, Trained
 from ddp.permutation import visited
 from ddp.tally import MODULUS, order_tally

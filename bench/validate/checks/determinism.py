@@ -17,9 +17,9 @@ from bench.base.number_format import plural
 from bench.results.recompute import differences
 from bench.results.runfolder import group_of
 from bench.results.schema import Metrics
-from bench.validate.findings import Case
-from bench.validate.fingerprint import Fingerprint
-from bench.validate.verdict import Verdict, verdict
+from bench.validate.baselines.fingerprint import Fingerprint
+from bench.validate.verdicts.findings import Case
+from bench.validate.verdicts.verdict import Verdict, verdict
 from ddp.backends import is_torch_native
 from ddp.core.policies import meets_every_step
 

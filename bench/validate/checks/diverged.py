@@ -8,11 +8,11 @@ five margins. If no seed finished, `status` reports it; if all that finished col
 from __future__ import annotations
 
 from bench.results.schema import Metrics
+from bench.validate.baselines.reference import Metric
 from bench.validate.checks.levels import trained
-from bench.validate.findings import Case, Finding, Rate
-from bench.validate.ranks import GROSS_OF_FEW
-from bench.validate.rates import SURPRISE, excess, upper
-from bench.validate.reference import Metric
+from bench.validate.statistics.rank_tests import GROSS_OF_FEW
+from bench.validate.statistics.rates import SURPRISE, excess, upper
+from bench.validate.verdicts.findings import Case, Finding, Rate
 
 
 def check(case: Case) -> Finding | None:

@@ -6,7 +6,7 @@ A loss is continuous, while a metric such as accuracy counts samples. So it scat
 from __future__ import annotations
 
 from bench.validate.checks.levels import final_loss
-from bench.validate.findings import Case, Finding
+from bench.validate.verdicts.findings import Case, Finding
 
 
 def check(case: Case) -> Finding | None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from bench.base.grouping import grouped
 from bench.results.runfolder import Run
-from bench.validate.findings import Case
-from bench.validate.linear import apart, mean
-from bench.validate.reference import Sets
-from bench.validate.run_records import Records
-from bench.validate.state_copies import unlike
-from bench.validate.verdict import Verdict, verdict
+from bench.validate.baselines.reference import Sets
+from bench.validate.records.run_records import Records
+from bench.validate.sketches.linear import apart, mean
+from bench.validate.sketches.state_copies import unlike
+from bench.validate.verdicts.findings import Case
+from bench.validate.verdicts.verdict import Verdict, verdict
 from ddp.tally import MODULUS
 
 NEAR, ROUGH = 1e-9, 1e-6

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 
 from bench.base.number_format import plural
 from bench.results.runfolder import Run
-from bench.validate.findings import Case
-from bench.validate.records import lost_nobody
+from bench.validate.records.reading import lost_nobody
+from bench.validate.records.run_records import Records
 from bench.validate.recount.figure import Figure
 from bench.validate.recount.goodput import arrivals, goodput
 from bench.validate.recount.identity import identity
@@ -22,8 +22,8 @@ from bench.validate.recount.learning import learning
 from bench.validate.recount.losses import losses, slow_ranks
 from bench.validate.recount.rounds import brought_in, rounds
 from bench.validate.recount.timing import meeting, timing
-from bench.validate.run_records import Records
-from bench.validate.verdict import Verdict, verdict
+from bench.validate.verdicts.findings import Case
+from bench.validate.verdicts.verdict import Verdict, verdict
 
 WORDS = 4
 """First version of results that uses the present definitions."""

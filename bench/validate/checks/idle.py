@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from bench.base.number_format import plural
 from bench.results.runfolder import Run
-from bench.validate.findings import Case
-from bench.validate.linear import SAFETY, SINGLE, UNITS
-from bench.validate.run_records import Records
-from bench.validate.verdict import Verdict, verdict
+from bench.validate.records.run_records import Records
+from bench.validate.sketches.linear import SAFETY, SINGLE, UNITS
+from bench.validate.verdicts.findings import Case
+from bench.validate.verdicts.verdict import Verdict, verdict
 from ddp.core.messages.events import Averaged, Snapshot
 from ddp.sketches import decode
 

@@ -9,9 +9,9 @@ from math import inf
 from bench.base.number_format import plural
 from bench.results.runfolder import Run
 from bench.results.schema import LedgerTotals
-from bench.validate.findings import Case
-from bench.validate.run_records import Records
-from bench.validate.verdict import Verdict, verdict
+from bench.validate.records.run_records import Records
+from bench.validate.verdicts.findings import Case
+from bench.validate.verdicts.verdict import Verdict, verdict
 from ddp.core.messages.events import Progress
 
 LARGER = 1.25

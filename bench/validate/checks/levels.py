@@ -9,13 +9,13 @@ from functools import partial
 from bench.base import number_format
 from bench.results.cells import Cell, Sample
 from bench.results.schema import Metrics
-from bench.validate.findings import Case, LevelClaim
-from bench.validate.global_batch import global_batch
-from bench.validate.losses import LOSSES
-from bench.validate.ranks import limits, shift
-from bench.validate.rates import upper
-from bench.validate.reference import Metric
-from bench.validate.statistics import LOOKS, Moments, compare, detectable, look, power
+from bench.validate.baselines.global_batch import global_batch
+from bench.validate.baselines.reference import Metric
+from bench.validate.statistics.losses import LOSSES
+from bench.validate.statistics.rank_tests import limits, shift
+from bench.validate.statistics.rates import upper
+from bench.validate.statistics.significance import LOOKS, Moments, compare, detectable, look, power
+from bench.validate.verdicts.findings import Case, LevelClaim
 
 
 def trained(cell: Cell) -> list[Metrics]:

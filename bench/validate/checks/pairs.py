@@ -12,13 +12,13 @@ from bench.base.number_format import plural
 from bench.results.cells import Cell
 from bench.results.runfolder import group_of
 from bench.results.schema import Metrics
+from bench.validate.baselines.fingerprint import Fingerprint
+from bench.validate.baselines.global_batch import global_batch, same_step
+from bench.validate.baselines.reference import Reference
 from bench.validate.checks.levels import trained
-from bench.validate.findings import Case
-from bench.validate.fingerprint import Fingerprint
-from bench.validate.global_batch import global_batch, same_step
-from bench.validate.losses import first_loss
-from bench.validate.reference import Reference
-from bench.validate.verdict import Verdict, verdict
+from bench.validate.statistics.losses import first_loss
+from bench.validate.verdicts.findings import Case
+from bench.validate.verdicts.verdict import Verdict, verdict
 from ddp.core.settings.steps import PRECISIONS
 
 SHARED = ("conv_ae", "logistic", "mlp", "vit")

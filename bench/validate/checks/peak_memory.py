@@ -6,9 +6,9 @@ Ranks sample their memory during the run. They report the peak at the end, from 
 from __future__ import annotations
 
 from bench.results.runfolder import Run
-from bench.validate.findings import Case
-from bench.validate.run_records import Records
-from bench.validate.verdict import Verdict, verdict
+from bench.validate.records.run_records import Records
+from bench.validate.verdicts.findings import Case
+from bench.validate.verdicts.verdict import Verdict, verdict
 
 LESS, LESS_BYTES, BATCH = 0.01, 8 << 20, 8192
 """Tolerance of a peak below the samples: relative; in bytes, for host memory only; and bytes per square of the number

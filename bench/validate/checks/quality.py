@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bench.validate.checks.levels import level, looked_at, other_losses
-from bench.validate.findings import Case, Finding
-from bench.validate.verdict import verdict
+from bench.validate.verdicts.findings import Case, Finding
+from bench.validate.verdicts.verdict import verdict
 
 
 def check(case: Case) -> Finding | None:

@@ -15,9 +15,9 @@ import numpy as np
 
 from bench.results.runfolder import Run
 from bench.results.schema import Metrics
-from bench.validate.findings import Case
-from bench.validate.run_records import Records
-from bench.validate.verdict import Verdict, verdict
+from bench.validate.records.run_records import Records
+from bench.validate.verdicts.findings import Case
+from bench.validate.verdicts.verdict import Verdict, verdict
 
 NEAR = 0.01
 """Error of interpolating between two points of the baseline, as a fraction of the rate at schedule 1."""

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from statistics import fmean, pstdev
 
 from bench.base import special
-from bench.validate.findings import Case
-from bench.validate.target_crossing import samples_to
-from bench.validate.verdict import Verdict, verdict
+from bench.validate.statistics.target_crossing import samples_to
+from bench.validate.verdicts.findings import Case
+from bench.validate.verdicts.verdict import Verdict, verdict
 
 LEVEL = 0.05
 MISSED = 1e9

@@ -4,8 +4,8 @@ larger global batch needs more samples."""
 from __future__ import annotations
 
 from bench.validate.checks.levels import level, looked_at
-from bench.validate.findings import Case, Finding
-from bench.validate.target_crossing import samples_to
+from bench.validate.statistics.target_crossing import samples_to
+from bench.validate.verdicts.findings import Case, Finding
 
 
 def check(case: Case) -> Finding | None:

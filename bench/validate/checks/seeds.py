@@ -7,9 +7,9 @@ statistics over them are wrong.
 
 from __future__ import annotations
 
-from bench.validate.findings import Case
-from bench.validate.reference import Reference, twins
-from bench.validate.verdict import Verdict, verdict
+from bench.validate.baselines.reference import Reference, twins
+from bench.validate.verdicts.findings import Case
+from bench.validate.verdicts.verdict import Verdict, verdict
 
 
 def check(case: Case) -> Verdict | None:

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 from bench.base.environment import BUSY
 from bench.results.schema import Metrics
+from bench.validate.baselines.fingerprint import FieldDifference, Fingerprint, beyond, differences
+from bench.validate.baselines.reference import Reference
 from bench.validate.checks.levels import looked_at, timed
-from bench.validate.findings import Case, Finding
-from bench.validate.fingerprint import FieldDifference, Fingerprint, beyond, differences
-from bench.validate.reference import Reference
-from bench.validate.verdict import remark, verdict
+from bench.validate.verdicts.findings import Case, Finding
+from bench.validate.verdicts.verdict import remark, verdict
 
 METRIC = "samples_per_s"
 

@@ -15,10 +15,10 @@ from bench.results.analysis.faults import BEGAN_ANEW, unscripted, went_on
 from bench.results.cells import Cell
 from bench.results.runfolder import Run
 from bench.results.schema import Metrics
-from bench.validate.findings import Case
-from bench.validate.records import costly
-from bench.validate.run_records import Records
-from bench.validate.verdict import Verdict, verdict
+from bench.validate.records.reading import costly
+from bench.validate.records.run_records import Records
+from bench.validate.verdicts.findings import Case
+from bench.validate.verdicts.verdict import Verdict, verdict
 from ddp.core.settings.faults import Fault, parse
 
 _EXITED = re.compile(r"\(exit code (?!255\))\d+\)")

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from bench.validate.checks.diverged import rate
 from bench.validate.checks.levels import trained
-from bench.validate.findings import Case, Finding
-from bench.validate.rates import upper
-from bench.validate.target_crossing import samples_to
+from bench.validate.statistics.rates import upper
+from bench.validate.statistics.target_crossing import samples_to
+from bench.validate.verdicts.findings import Case, Finding
 
 
 def check(case: Case) -> Finding | None:

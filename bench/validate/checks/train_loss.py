@@ -7,7 +7,7 @@ It shows defects that a test set hides: samples that were not trained, labels th
 from __future__ import annotations
 
 from bench.validate.checks.levels import final_loss
-from bench.validate.findings import Case, Finding
+from bench.validate.verdicts.findings import Case, Finding
 
 
 def check(case: Case) -> Finding | None:

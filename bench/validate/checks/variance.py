@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bench.validate.checks import quality
 from bench.validate.checks.levels import looked_at
-from bench.validate.findings import Case, Finding, LevelClaim, Spread
-from bench.validate.ranks import scatter
+from bench.validate.statistics.rank_tests import scatter
+from bench.validate.verdicts.findings import Case, Finding, LevelClaim, Spread
 
 
 def check(case: Case) -> Finding | None:

@@ -13,10 +13,10 @@ from math import inf
 
 from bench.base.number_format import plural
 from bench.results.runfolder import Run
-from bench.validate.findings import UNBLOCKED, Case
-from bench.validate.reference import Sets
-from bench.validate.run_records import Records
-from bench.validate.verdict import Verdict, verdict
+from bench.validate.baselines.reference import Sets
+from bench.validate.records.run_records import Records
+from bench.validate.verdicts.findings import UNBLOCKED, Case
+from bench.validate.verdicts.verdict import Verdict, verdict
 from ddp.permutation import visited
 from ddp.tally import MODULUS, tally
 

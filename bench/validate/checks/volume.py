@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from bench.results.analysis import volume
 from bench.results.runfolder import Run
 from bench.results.schema import Metrics
-from bench.validate.findings import Case
-from bench.validate.run_records import Records
-from bench.validate.verdict import Verdict, verdict
+from bench.validate.records.run_records import Records
+from bench.validate.verdicts.findings import Case
+from bench.validate.verdicts.verdict import Verdict, verdict
 from ddp.core.messages.event_parts import SketchGroup
 
 BEYOND, BARE = 0.5, 0.05

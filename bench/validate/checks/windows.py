@@ -1,12 +1,12 @@
 """Rounds follow the plan: no window is longer than the orders in force allow, and no order exceeds the policy's
 settings.
 
-Orders must also follow the rule of a policy that sizes windows by the learning rate (`bench.validate.window_rule`), and
-the guard (`bench.validate.guard_rule`). Step counts are upper bounds, as the end of an epoch cuts windows short. With a
-blocking backend all ranks together train what is ordered, whoever takes over whose steps. With a non-blocking one a
-rank may be a window ahead, and each follows an order of its own. An order is in force if it was given since the round
-before the last, because the work granted under it may end only now; with a non-blocking backend since the round before
-that.
+Orders must also follow the rule of a policy that sizes windows by the learning rate
+(`bench.validate.rules.window_rule`), and the guard (`bench.validate.rules.guard_rule`). Step counts are upper bounds,
+as the end of an epoch cuts windows short. With a blocking backend all ranks together train what is ordered, whoever
+takes over whose steps. With a non-blocking one a rank may be a window ahead, and each follows an order of its own. An
+order is in force if it was given since the round before the last, because the work granted under it may end only now;
+with a non-blocking backend since the round before that.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pydantic import JsonValue
 from bench.base.number_format import plural
 from bench.results.runfolder import Run, group_of
 from bench.results.schema import Elche, Metrics
-from bench.validate.findings import UNBLOCKED, Case
-from bench.validate.guard_rule import against_guard
-from bench.validate.run_records import Records
-from bench.validate.verdict import Verdict, verdict
-from bench.validate.window_rule import apart_from_settings, apart_from_speeds, off_rule
+from bench.validate.records.run_records import Records
+from bench.validate.rules.guard_rule import against_guard
+from bench.validate.rules.window_rule import apart_from_settings, apart_from_speeds, off_rule
+from bench.validate.verdicts.findings import UNBLOCKED, Case
+from bench.validate.verdicts.verdict import Verdict, verdict
 from ddp.core.policies import POLICIES
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from math import fsum
 
 from bench.results.schema import Metrics
+from bench.validate.records.run_records import Records
 from bench.validate.recount.figure import Figure
 from bench.validate.recount.timing import COMPUTING, MEETING, SECOND, SHARE, lateness
-from bench.validate.run_records import Records
 
 NEVER = ("repeated", "discarded", "detecting", "regrouping", "restoring", "absent")
 """Parts of runs in which somebody was lost, or that were gone on with."""

@@ -9,8 +9,8 @@ from typing import Any
 from bench.results.cells import micro_batches
 from bench.results.runfolder import group_of
 from bench.results.schema import Metrics
+from bench.validate.records.run_records import Records
 from bench.validate.recount.figure import Figure
-from bench.validate.run_records import Records
 from ddp.core.messages.event_parts import StepWork
 
 SETTINGS = {

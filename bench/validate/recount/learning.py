@@ -10,8 +10,8 @@ from math import fsum, inf
 
 from bench.base.grouping import grouped
 from bench.results.schema import Epoch, Metrics
+from bench.validate.records.run_records import Records
 from bench.validate.recount.figure import Figure
-from bench.validate.run_records import Records
 from ddp.core.messages.events import Evaluated, Progress
 
 

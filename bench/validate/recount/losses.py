@@ -11,8 +11,8 @@ from operator import attrgetter
 from statistics import median
 
 from bench.results.schema import Metrics
+from bench.validate.records.run_records import Records
 from bench.validate.recount.figure import Figure
-from bench.validate.run_records import Records
 from ddp.core.messages.events import Averaged, Progress
 from ddp.core.settings.faults import parse
 

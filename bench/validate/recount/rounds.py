@@ -9,9 +9,9 @@ from itertools import accumulate
 from math import fsum
 
 from bench.results.schema import Metrics
+from bench.validate.records.run_records import Records
 from bench.validate.recount.figure import Figure
-from bench.validate.resumption import most_ranks
-from bench.validate.run_records import Records
+from bench.validate.sketches.resumption import most_ranks
 from ddp.core.messages.events import Averaged, Progress, RoundClosed, Snapshot
 
 SECOND = 1e-6

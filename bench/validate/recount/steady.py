@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bench.results.schema import Metrics
+from bench.validate.records.run_records import Records
 from bench.validate.recount.figure import Figure
-from bench.validate.run_records import Records
 
 SETTLED = 5
 """Rounds until the controller has settled."""

@@ -11,10 +11,10 @@ from statistics import median
 import numpy as np
 
 from bench.results.schema import Metrics
+from bench.validate.records.run_records import Collective, Records
 from bench.validate.recount.figure import Figure
 from bench.validate.recount.learning import trained_until
 from bench.validate.recount.steady import steady_range
-from bench.validate.run_records import Collective, Records
 
 SECOND = 1e-3
 """Tolerance of a time in seconds, as adjoining slices may be cut at either end."""

@@ -1,0 +1,1 @@
+"""Read a run's records for all checks. Must not judge."""

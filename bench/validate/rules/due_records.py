@@ -1,0 +1,102 @@
+"""Which records a run must have by its own settings: sketches of drawn steps and rounds, and checkpoints. Pure.
+
+Only runs are judged that lost nobody and were not resumed. The draws and due times are recomputed here, except at their
+borders. So a record is called wrong only if it has less than half of what is due.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from bench.results.schema import Metrics
+from bench.validate.records.run_records import Records
+from ddp.core.schedule.sketching import ENOUGH_S, draw
+from ddp.core.settings.checkpoints import UNITS
+from ddp.permutation import derive
+
+ENGINES = "elche", "solo"
+SKETCHED = (None, "nccl", "cpu", "zero1", "zero2", "zero3", "torch_ddp", "torch_zero1")
+"""Backends that sketch the exchanges inside steps."""
+DRAWN = 5
+"""First version of results that draws steps in this way."""
+STEPS, MOST = 100, 0.02
+"""Mean number of steps that are drawn in a run besides the first one, and their fraction at most."""
+LEAST = 4
+"""Least number of due records to judge a run."""
+SURE = 0.9
+"""Fraction of the known time that has surely passed, as clocks of several hosts differ."""
+LATER = 1.25
+"""Factor, on top of a second, by which the time between checkpoints may exceed the setting: only the next event ends
+it."""
+
+
+def unsketched_steps(m: Metrics, known: Records) -> str:
+    """Name the rank that sketched less than half of its drawn steps; empty: none."""
+    models = any(each.model for event in known.progress for each in event.exchanged)
+    drawn_here = m.engine in ENGINES and m.backend in SKETCHED and m.schema_version >= DRAWN
+    if not drawn_here or models or not known.groups or not known.ready:
+        return ""  # steps that exchange models record no gradients
+    key, epochs = derive(m.seed, "sketched steps"), 1 + max((event.epoch for event in known.progress), default=0)
+    part = min(STEPS / (epochs * -(-known.ready[0].samples // (m.batch_size * m.world_size))), MOST)
+    for rank in range(m.world_size):
+        own = [event for event in known.progress if event.rank == rank]
+        drawn = {step for step in range(sum(event.steps for event in own)) if not step or draw(key, step) < part}
+        sketched = drawn & {each.step for event in own for each in event.exchanged if not each.model}
+        if len(drawn) >= LEAST and len(sketched) < len(drawn) / 2:
+            return f"rank {rank} recorded sketches of {len(sketched)} steps, but {len(drawn)} were due"
+    return ""
+
+
+def unsketched_rounds(known: Records, sketched: set[int]) -> str:
+    """Name the average that must have a sketch and has none: the first, evaluated ones, and most of those that are far
+    apart in time, unless the run was resumed; empty: none."""
+    averaged = {event.round for event in known.averaged}
+    due = {0, *known.evaluated_rounds().values()} & averaged
+    if missing := sorted(due - sketched):
+        return f"round {missing[0]}: ranks recorded no sketch of an average that always has one"
+    closed = {} if known.resumed else {event.round: event.at for event in known.closed}
+    rounds = [number for number in closed.keys() & averaged if number and {number - 1, 0} <= closed.keys()]
+    since = {number: SURE * (closed[number - 1] - closed[0]) for number in rounds}
+    drawn = {number for number, seconds in since.items() if draw(0, number) * number * ENOUGH_S < seconds}
+    if len(drawn) < LEAST or len(drawn & sketched) >= len(drawn) / 2:
+        return ""
+    return f"ranks recorded sketches of {len(drawn & sketched)} averages, but {len(drawn)} were due"
+
+
+def unsaved(m: Metrics, known: Records, config: dict[str, Any]) -> str:
+    """Say how many due checkpoints are missing; empty: at least half of them exist."""
+    given, epochs = config.get("checkpoint"), (config.get("train") or {}).get("epochs")
+    if not isinstance(given, dict) or not isinstance(epochs, int) or m.engine not in ENGINES or not known.ready:
+        return ""
+    every, unit, least = (given.get(name) for name in ("every", "unit", "spacing_s"))
+    if not isinstance(every, int) or unit not in UNITS or not isinstance(least, int | float):
+        return ""  # another version wrote it
+    spacing = least * LATER + (least > 0)
+    last, due = (0, max(event.at for event in known.ready)), 0
+    for at, ended, averages in _marks(known):
+        done = ended if unit == "epochs" else averages
+        if ended < epochs and 0 < every <= done - last[0] and at - last[1] >= spacing:
+            last, due = (done, at), due + 1
+    saved = len({event.index for event in known.saved})
+    if due < 2 or saved >= due / 2 - bool(saved):
+        return ""
+    return f"{saved} checkpoints were made, {due} were due by every={every} {unit}"
+
+
+def _marks(known: Records) -> Iterator[tuple[float, int, int]]:
+    """Yield (time, complete epochs, averages) of each average and evaluation; both counts are lower bounds."""
+    ends: dict[int, float] = {}
+    for event in known.evaluated:
+        ends[event.epoch] = max(event.at, ends.get(event.epoch, event.at))
+    averages = [(event.at, event.round + 1) for event in known.closed] or list(_steps_of_all(known))
+    for at, count in sorted([*averages, *((at, 0) for at in ends.values())]):
+        yield at, sum(end <= at for end in ends.values()), count
+
+
+def _steps_of_all(known: Records) -> Iterator[tuple[float, int]]:
+    """Yield (time, steps that every rank has reported) at each report."""
+    steps = dict.fromkeys((event.rank for event in known.progress), 0)
+    for event in known.progress:
+        steps[event.rank] += event.steps
+        yield event.at, min(steps.values())

@@ -1,0 +1,114 @@
+"""Whether windows follow the rule of a policy that sizes them by the learning rate (arXiv:2310.14423). Pure. Recomputes
+the rule; must not import the policy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from math import ceil, floor
+from statistics import median
+
+from pydantic import JsonValue
+
+from bench.results.schema import Elche, Metrics, PlanRow
+from bench.validate.records.run_records import Records
+from ddp.core.balancing.controller import MAX_RATIO
+from ddp.core.messages.commands import Plan
+
+FEW = 0.5
+"""Fraction of rounds in which orders may be too short, as before speeds are known."""
+BEGIN, ROUNDS, STEPS = 4, 8, 4
+"""First round at which speeds are known; least number of rounds after it; least steps of a rank in each."""
+UNEQUAL, MOSTLY, PART = 1.8, 0.75, 0.6
+"""Ratio of two ranks' seconds per step, and fraction of rounds that must show it, for speeds to be unequal; and
+fraction of that ratio by which steps must differ."""
+
+
+def off_rule(m: Metrics, known: Records, settings: Mapping[str, JsonValue]) -> str:
+    """Name the order that is longer than the rule allows, or say that most are shorter; empty: none. Resumed runs are
+    not judged, as their learning rate stepped back."""
+    base, alpha = settings.get("base"), settings.get("alpha")
+    if m.elche is None or m.resumed or m.late or not isinstance(base, int) or not isinstance(alpha, int | float):
+        return ""
+    most = longest_window(m, known)
+    short, last, rounds = 0, "", 0
+    for number, lr, due, order in _orders(known, m.elche, base, alpha, most):
+        line = f"round {number}: the ordered anchor is {order.anchor}, the rule gives {due} at learning rate {lr:.4g}"
+        if order.anchor > due:
+            return line
+        rounds += 1
+        if order.anchor < due and not is_cut(order, most):
+            short, last = short + 1, line
+    return f"{last}; {short} of {rounds} orders are too short" if short > FEW * rounds else ""
+
+
+def apart_from_settings(m: Metrics, known: Records, settings: Mapping[str, JsonValue]) -> str:
+    """Name the order with a rank too far ahead, other ratios than configured, or too small an anchor; empty: none."""
+    lead, parts = settings.get("max_batch_diff"), settings.get("partition_ratios")
+    least = settings.get("min_anchor") or settings.get("anchor")
+    if m.elche is None or m.late:
+        return ""
+    nudged, most = m.resumed or any(row.verdict == "nudge" for row in m.elche.guard), longest_window(m, known)
+    for plan in m.elche.plans:
+        line = f"order at {plan.seconds:.2f} s: {plan.counts} steps"
+        if isinstance(lead, int):
+            if min(plan.counts) and max(plan.counts) - min(plan.counts) > lead:
+                return f"{line}, but max_batch_diff allows a lead of {lead}"
+        elif isinstance(parts, list) and (shares := [part for part in parts if isinstance(part, int | float)]):
+            due = [sum(plan.counts) * share / sum(shares) for share in shares]
+            if any(abs(count - part) > len(parts) for count, part in zip(plan.counts, due, strict=False)):
+                return f"{line}, but partition_ratios is set to {parts}"
+        elif isinstance(least, int) and plan.anchor < least and not nudged and not is_cut(plan, most):
+            return f"{line}, an anchor of {plan.anchor}, but at least {least} is set (min_anchor, anchor)"
+    return ""
+
+
+def apart_from_speeds(m: Metrics, known: Records, settings: Mapping[str, JsonValue]) -> str:
+    """Name the rank that trains as many steps as a much faster one, if steps should follow speeds; empty: none."""
+    set_otherwise = settings.get("max_batch_diff") is not None or settings.get("partition_ratios")
+    # Policies that size windows by the learning rate do not use speeds.
+    plain = "speed_hint" in settings and "base" not in settings and settings.get("dispatch") == "progressive"
+    if not plain or set_otherwise or m.resumed or m.late or m.scripted_faults or m.engine != "elche":
+        return ""
+    rounds = [event for event in known.closed if event.round >= BEGIN and min(event.steps) >= STEPS]
+    if len(rounds) < ROUNDS:
+        return ""
+    costs = [[busy / count for busy, count in zip(event.busy_s, event.steps, strict=True)] for event in rounds]
+    typical = [median(row) for row in zip(*costs, strict=True)]
+    slow, fast = typical.index(max(typical)), typical.index(min(typical))
+    times = [row[slow] / row[fast] if row[fast] > 0 else 1.0 for row in costs]
+    more = median(event.steps[fast] / event.steps[slow] for event in rounds)
+    unequal = sum(each >= UNEQUAL for each in times) >= MOSTLY * len(rounds)
+    if not unequal or more >= 1 + (min(median(times), MAX_RATIO) - 1) * PART:
+        return ""
+    return (
+        f"rank {slow} takes {median(times):.3g} times as long for a step as rank {fast}, which trains {more:.3g} times as "
+        f"many steps (medians of {len(rounds)} windows)"
+    )
+
+
+def longest_window(m: Metrics, known: Records) -> int:
+    """Return the steps of an epoch, all ranks together."""
+    return ceil(known.ready[0].samples / m.batch_size) if known.ready else 0
+
+
+def is_cut(order: Plan | PlanRow, most: int) -> bool:
+    """Return whether the window is a whole epoch, so that a longer order would have no effect."""
+    return sum(order.counts) > most - len(order.counts)
+
+
+def _orders(
+    known: Records, elche: Elche, base: int, alpha: float, most: int
+) -> Iterator[tuple[int, float, int, PlanRow]]:
+    """Yield (round, its rate, anchor due after it, order in force) of each round but the last."""
+    plans, place, before = elche.plans, 0, 0.0
+    rates = {event.round: event.lr for event in known.closed}
+    for row, following in pairwise(elche.windows):
+        while place + 1 < len(plans) and plans[place + 1].seconds < following.seconds:
+            place += 1
+        rate = rates.get(row.round, 0.0)
+        rises = 0 < before < rate or not rate
+        due = base if rises else max(base, min(floor((alpha / rate) ** 2), most))
+        before = rate
+        if plans:
+            yield row.round, rate, due, plans[place]

@@ -1,0 +1,1 @@
+"""Compare states, averages and checkpoints by their sketches. Must not know baselines or other runs."""

@@ -1,0 +1,91 @@
+"""Commands that train what a verdict lacks: more seeds of a cell, or its baseline. `bench.results.rerun_command`
+formats them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from bench.base.number_format import plural
+from bench.results.cells import Cell
+from bench.results.rerun_command import command, script_of, setting
+from bench.results.runfolder import Run
+from bench.validate.statistics.significance import GATING_SEEDS
+
+BASELINES = Path("runs/baselines")
+"""Output folder of runs for baselines. `propose` reads whole trees, and this one holds nothing else."""
+USUAL = Path("runs")
+"""The default output folder of runs."""
+
+
+def lacking(cell: Cell, wanted: int) -> list[int]:
+    """Return the seeds that a cell lacks to have `wanted` of them."""
+    have = {m.seed for m in cell.ok}
+    return [seed for seed in range(wanted + len(have)) if seed not in have][: max(wanted - len(have), 0)]
+
+
+def training(cell: Cell, wanted: int) -> str:
+    """Return the command that trains the missing seeds, into the cell's own tree."""
+    if (script := script_of(cell.runs[0])) is not None:
+        return f"with seed={_listed(lacking(cell, wanted))} in Trainer, {script}"
+    return _line(cell.runs[0], lacking(cell, wanted), _tree(cell))
+
+
+def seeds(cell: Cell, wanted: int) -> str:
+    """Say how many seeds are missing, with the command that trains them."""
+    return f"{plural(len(lacking(cell, wanted)), 'more seed')} needed: {training(cell, wanted)}"
+
+
+def reference(cell: Cell) -> str:
+    """Return the command that trains the runs of the solo baseline for a cell."""
+    if (script := script_of(cell.runs[0])) is not None:
+        return f"with mode='solo', output='{BASELINES}' and seed={_listed(range(GATING_SEEDS))} in Trainer, {script}"
+    return _line(_solo(cell.runs[0]), range(GATING_SEEDS), BASELINES)
+
+
+PROPOSE = f"python -m bench baseline propose {BASELINES} --mode solo"
+ACCEPT = "python -m bench baseline accept"
+
+
+def baseline(cell: Cell) -> str:
+    """Return the commands that train, propose and accept the solo baseline for a cell."""
+    return f"{reference(cell)} && {PROPOSE} && {ACCEPT}"
+
+
+def rerun(cell: Cell) -> str:
+    """Return the command that trains all seeds of a cell again, in the same place."""
+    line = _line(cell.runs[0], [run.metrics.seed for run in cell.runs], _tree(cell))
+    return script_of(cell.runs[0]) or f"{line} force=true"
+
+
+def _listed(seeds: Iterable[int]) -> str:
+    return ",".join(map(str, seeds))
+
+
+def _line(run: Run, seeds: Iterable[int], output: Path) -> str:
+    runs = [replace(run, metrics=run.metrics.model_copy(update={"seed": seed})) for seed in seeds]
+    return command(runs) + ("" if output == USUAL else f" {setting('output', str(output))}")
+
+
+def _tree(cell: Cell) -> Path:
+    """Return the tree that a cell's runs lie in; the default one if they were moved."""
+    m, mode = cell.about, cell.runs[0].path.parent
+    return mode.parent.parent if (mode.parent.name, mode.name) == (m.model, m.mode) else USUAL
+
+
+def _solo(run: Run) -> Run:
+    """Return the same training as a run of one process, on a device without emulated slowness and faults."""
+    plain: dict[str, Any] = {"mode": "solo", "engine": "solo", "policy": None, "backend": None, "world_size": 1}
+    metrics = run.metrics.model_copy(update={**plain, "emulated_speeds": [], "scripted_faults": []})
+    alone = run.metrics.engine == "solo"
+    trained = ("train", "data", "loader", "code")
+    kept = run.config if alone else {key: run.config[key] for key in trained if key in run.config}
+    cluster = run.config.get("cluster", {})
+    config = kept | {"cluster": {"device": cluster["device"]} if "device" in cluster else {}}
+    if not alone and "train" in kept:
+        train = config["train"] = {key: value for key, value in kept["train"].items() if key != "lr_scale_ratio"}
+        if "steps" in train:  # the same number of samples
+            train["steps"] *= run.metrics.world_size
+    return replace(run, metrics=metrics, config=config)
