@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bench.results.cells import Cell
 from bench.results.schema import Metrics
-from bench.results.schema_speed import IdleTime
+from bench.results.schema_speed import IDLE_WHILE_PRESENT, IdleTime
 
 KINDS = ("late rank", "orders", "bookkeeping", "short", "other")
 """Groups of causes, in the order in which they are stacked."""
@@ -35,14 +35,18 @@ class IdleShares:
 
 
 def idle(cells: Sequence[Cell]) -> dict[str, list[IdleShares]]:
-    """Return cell name -> its ranks. Leaves out cells with one rank, runs whose ranks joined later, and older results,
-    which have no causes."""
+    """Return cell name -> its ranks. Leaves out cells with one rank, and results without the causes of all ranks."""
     shares = {}
     for cell in cells:
-        if runs := [m for m in cell.timed if m.timeline and len(m.time_s.rank_wall) > 1 and not m.late]:
+        if runs := [m for m in cell.timed if m.timeline and len(m.time_s.rank_wall) > 1 and known(m)]:
             ranks = range(min(len(m.time_s.rank_wall) for m in runs))
             shares[cell.name] = [_rank(cell, runs, rank) for rank in ranks]
     return shares
+
+
+def known(m: Metrics) -> bool:
+    """Return whether the causes are known of all ranks: earlier versions knew none of ranks that joined later."""
+    return not m.late or m.schema_version >= IDLE_WHILE_PRESENT
 
 
 def _rank(cell: Cell, runs: list[Metrics], rank: int) -> IdleShares:

@@ -19,10 +19,10 @@ from ddp.engine.modes import mode_of
 
 __all__ = ["RankTime", "Steady", "Strict", "SyncTotals", "Throughput", "Time", "TimelineTotals"]
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 """1 had no `timeline`, 2 no `record`, 3 no `goodput`; 4 divided evaluation by the first ranks; 5 counted absent ranks as
-present. Within one version `analyze` maps equal records to equal results."""
-READABLE = (1, 2, 3, 4, 5, 6)
+present, 6 as idle. Within one version `analyze` maps equal records to equal results."""
+READABLE = (1, 2, 3, 4, 5, 6, 7)
 SINCE = {"goodput": 4}
 """Field that is computed from records -> the first version that has it."""
 MOST_RANKS = 4096
@@ -210,7 +210,7 @@ class RecordSeal(Strict):
 class Metrics(Strict):
     """The result of one run."""
 
-    schema_version: Literal[1, 2, 3, 4, 5, 6] = Field(description="version of this schema")
+    schema_version: Literal[1, 2, 3, 4, 5, 6, 7] = Field(description="version of this schema")
     run_id: str = Field(description="name of the run folder; starts with w<world_size>-s<seed>-")
     status: Status = Field(description="ok; diverged (loss not finite); failed (error); killed (interrupted)")
     error: str | None = Field(description="one line; null if none")

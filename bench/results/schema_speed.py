@@ -140,6 +140,11 @@ class Arrivals(Strict):
     late_ms: float | None = Field(description="mean time from the first arrival to this rank's, milliseconds")
 
 
+IDLE_WHILE_PRESENT = 7
+"""First version of results in which a rank that is absent is not idle, and ranks that joined later have a part in
+`timeline`."""
+
+
 class IdleTime(Strict):
     """The idle gaps of one rank that have the same cause, added up."""
 
@@ -201,7 +206,7 @@ class Volume(Strict):
 
 
 class TimelineTotals(Strict):
-    """What the ranks' slices show besides `breakdown`. Lists are by rank; empty if not all ranks became ready."""
+    """What the ranks' slices show besides `breakdown`. Lists are by rank; empty if `breakdown` is."""
 
     steps: list[StepTime | None] = Field(description="null: the rank trained nothing")
     straggler_index: float | None = Field(

@@ -12,7 +12,8 @@ from matplotlib.patches import Patch
 
 from bench.base.style import CATEGORIES as COLOURS
 from bench.base.style import save_picture, some, styled
-from bench.results.analysis.breakdown import CATEGORIES, categories, within
+from bench.results.analysis.breakdown import CATEGORIES, absences, categories, within
+from bench.results.analysis.idle import ABSENT
 from bench.results.analysis.stream import Floats, RunRecords
 from bench.timeline.about import Named
 
@@ -87,8 +88,8 @@ def _length(bars: Bars, rank: int) -> float:
 
 
 def _bars(stream: RunRecords) -> Bars:
-    """Return measured slices by rank and category. An exchange is waiting until the last rank arrives, then
-    communication."""
+    """Return measured slices by rank and category, and when ranks were absent. An exchange is waiting until the last
+    rank arrives, then communication."""
     s, wire = stream.slices, stream.slices.wire_start
     category = categories(s)
     bars: Bars = {}
@@ -102,6 +103,10 @@ def _bars(stream: RunRecords) -> Bars:
             order = np.argsort(starts)
             if order.size:
                 bars[rank, name] = starts[order], stops[order]
+    end = max(stream.last_at.values())
+    for rank, spans in absences(stream, max(s.by_rank) + 1).items():
+        starts, stops = np.array(spans, np.float64).clip(max=end).T
+        bars[rank, ABSENT] = starts, np.maximum(starts, stops)
     return bars
 
 
@@ -113,7 +118,7 @@ def _whole(axes: Axes, bars: Bars, ranks: list[int], stream: RunRecords) -> set[
     edges = np.linspace(begin, end, BINS + 1)
     for row, rank in enumerate(ranks):
         floor = np.full(BINS, row + 0.4)
-        for name in CATEGORIES:
+        for name in COLOURS:
             if (rank, name) not in bars:
                 continue
             top = floor - 0.8 * _share(edges, *bars[rank, name])

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.config.spec import RunSpec
-from bench.results.analysis.breakdown import CATEGORY
-from bench.results.analysis.idle import LEAST_S, Gap
+from bench.results.analysis.breakdown import CATEGORY, absences
+from bench.results.analysis.idle import ABSENT, LEAST_S, Gap
 from bench.results.analysis.steps import steps
 from bench.results.analysis.stream import Floats, RunRecords
 from bench.results.cells import micro_batches
@@ -39,7 +39,7 @@ from ddp.core.messages.events import (
     RoundClosed,
     Snapshot,
 )
-from ddp.core.messages.join_events import Joined
+from ddp.core.messages.join_events import Joined, Joining
 from ddp.process.operations import Operation
 
 PHASE, COMPUTE, COMM, WAIT, POLICY, IDLE, TORCH = range(7)
@@ -69,13 +69,15 @@ def make_trace(
     about = {"run_id": spec.run_id, "cell_hash": spec.config_hash, "model": spec.model, "mode": spec.mode}
     trace = Trace(stream.zero, about | _clock(stream) | {"launched": launched, "started": started})
     run = spec.world_size
+    devices = {event.rank: event.device for event in (*stream.of(Joining), *stream.ready.values())}
     for rank in range(spec.world_size):
-        device = stream.ready[rank].device if rank in stream.ready else "never ready"
+        device = devices.get(rank, "never ready")
         speed = f" · emulated speed {spec.speeds[rank]:g}" if rank < len(spec.speeds) else ""
         threads = _operations(trace, rank, (operations or {}).get(rank, ()))
         trace.process(rank, f"rank {rank} · {device}{speed}", LANES | threads)
     trace.process(run, f"run · {spec.model} {spec.mode}", {PHASE: "phase", COMM: "comm", POLICY: "policy"})
     _phases(trace, stream, launched)
+    _absences(trace, stream, spec.world_size)
     _slices(trace, stream, isinstance(spec, RunSpec) and micro_batches(spec.config) > 1)
     for gap in idle:
         if gap.seconds >= LEAST_S:
@@ -130,13 +132,24 @@ def _phases(trace: Trace, stream: RunRecords, launched: float) -> None:
     evaluated: dict[int, list[float]] = defaultdict(list)
     for event in stream.of(Evaluated):
         evaluated[event.rank].append(event.at)
+    begins = {event.rank: event.at for event in reversed(stream.of(Joining))}
     for rank, ready in stream.ready.items():
         trace.slice(rank, PHASE, "startup", launched, ready.at, cat="phase")
-        begin = ready.at
+        begins[rank] = ready.at
+    for rank, begin in begins.items():
         for epoch, end in sorted(last[rank].items(), key=lambda item: item[1]):
             begin = max([begin, *evaluated[rank][: bisect(evaluated[rank], end)][-1:]])
             trace.slice(rank, PHASE, f"epoch {epoch}", begin, end, cat="phase")
             begin = max(begin, end)
+
+
+def _absences(trace: Trace, stream: RunRecords, world_size: int) -> None:
+    """Add when the run went on without a rank."""
+    end = max(stream.last_at.values(), default=0.0)
+    for rank, spans in absences(stream, world_size).items() if stream.ready else ():
+        for left, back in spans:
+            if min(back, end) > left:
+                trace.slice(rank, PHASE, ABSENT, left, min(back, end), cat="phase")
 
 
 def _slices(trace: Trace, stream: RunRecords, micro: bool) -> None:

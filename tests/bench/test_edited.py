@@ -208,6 +208,20 @@ def test_a_result_of_a_version_that_knew_no_absence_is_no_edit(tmp_path: Path, v
     assert bool(refusal(folder)) is refused
 
 
+@pytest.mark.parametrize(("version", "refused"), [(6, False), (7, True)])
+def test_a_result_in_which_absence_was_idle_time_is_no_edit(tmp_path: Path, version: int, refused: bool) -> None:
+    folder = Path(shutil.copytree(LOST, tmp_path / LOST.name))
+    anew = reading(find_runs(folder)[0][0])
+    assert anew is not None
+    assert anew.result is not None
+    body = json.loads((folder / METRICS).read_text()) | anew.result.model_dump(mode="json", exclude={"record"})
+    body["schema_version"] = version
+    body["timeline"]["idle"][0]["seconds"] += 1.0
+    body["record"]["result"] = digest(body)
+    (folder / METRICS).write_text(json.dumps(body))
+    assert bool(refusal(folder)) is refused
+
+
 def test_a_result_without_a_seal_is_taken_at_its_word_and_that_is_said(folder: Path, tmp_path: Path) -> None:
     """As an earlier version left it."""
     rows = [chain.unlinked(line) for line in (folder / EVENTS).read_bytes().splitlines()][1:-1]

@@ -8,7 +8,7 @@ import numpy as np
 
 from bench.base.grouping import grouped
 from bench.report.blocks import Block, Picture, nonempty, plain
-from bench.report.idleness import KINDS, IdleShares
+from bench.report.idleness import KINDS, IdleShares, known
 from bench.report.page import NONE, SERIES, CellGroup, Page, more, number, percent, table
 from bench.report.sections.breakdown import LATE, UNDRAWN, drawn_ranks, left_out, legend, rank_bars
 
@@ -38,7 +38,8 @@ def section(page: Page) -> list[Block]:
 def _part(group: CellGroup) -> list[Block]:
     rows = [row for cell in group.cells for row in group.page.idle.get(cell.name, ())]
     late = left_out(
-        sum(bool(m.late) for cell in group.cells for m in cell.timed), f"{LATE}: causes are known of the others only"
+        sum(not known(m) for cell in group.cells for m in cell.timed),
+        f"{LATE}, recorded by a version that did not count their idle time",
     )
     if not rows:
         return nonempty(late)

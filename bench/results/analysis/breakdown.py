@@ -44,7 +44,7 @@ def walls(stream: RunRecords, world_size: int, late: Collection[int] = ()) -> li
     ready, as they joined later or never."""
     if not stream.ready or len(stream.ready) + len(late) < world_size:
         return []
-    return [max(wall_end(stream, rank) - _wall_begin(stream, rank), 0.0) for rank in range(world_size)]
+    return [max(wall_end(stream, rank) - wall_begin(stream, rank), 0.0) for rank in range(world_size)]
 
 
 def breakdown(stream: RunRecords, walls: list[float]) -> list[RankTime]:
@@ -79,6 +79,14 @@ def seconds_in(rows: list[RankTime], walls: list[float], category: str) -> float
     return float(np.mean(spent)) if spent else 0.0
 
 
+def wall_begin(stream: RunRecords, rank: int) -> float:
+    """Return when a rank became ready, or if it joined later, when the last of the others did."""
+    if rank in stream.ready:
+        return stream.ready[rank].at
+    assert stream.begun is not None, "there are no walls if no rank became ready"
+    return stream.begun
+
+
 def wall_end(stream: RunRecords, rank: int) -> float:
     """Return when the wall time of a rank ends. A killed rank has not written its last slices, so its time ends before
     them; that of a rank that never joined ends with the last record of the others."""
@@ -102,18 +110,10 @@ def within(category: Places, names: Collection[str]) -> Flags:
     return np.isin(category, [CATEGORIES.index(name) for name in names])
 
 
-def _wall_begin(stream: RunRecords, rank: int) -> float:
-    """Return when a rank became ready, or if it joined later, when the last of the others did."""
-    if rank in stream.ready:
-        return stream.ready[rank].at
-    assert stream.begun is not None, "there are no walls if no rank became ready"
-    return stream.begun
-
-
 def _rank(
     stream: RunRecords, rank: int, wall: float, category: Places, waiting: Floats, away: Iterable[tuple[float, float]]
 ) -> RankTime:
-    begin, end = _wall_begin(stream, rank), wall_end(stream, rank)
+    begin, end = wall_begin(stream, rank), wall_end(stream, rank)
     mine = stream.slices.places(rank)
     start, stop, wire = (np.clip(a[mine], begin, end) for a in (stream.slices.start, stream.slices.stop, waiting))
     seconds = np.bincount(category[mine], weights=stop - wire, minlength=len(CATEGORIES))

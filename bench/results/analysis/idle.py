@@ -1,8 +1,8 @@
 """Idle gaps: spans in which a rank does nothing, each with its nearest cause. Pure arithmetic of slices.
 
 A rank is busy while it computes, loads batches, copies, evaluates, writes checkpoints or communicates. A gap is a
-maximal span of its wall time in which it does none of these. So a rank's gaps add up to the `wait` and `other` of
-`breakdown`.
+maximal span of its wall time in which it is present and does none of these. So a rank's gaps add up to the `wait` and
+`other` of `breakdown`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bench.base.grouping import grouped
-from bench.results.analysis.breakdown import CATEGORY, wall_end
+from bench.results.analysis.breakdown import CATEGORY, Spans, absences, wall_begin, wall_end
 from bench.results.analysis.stream import RunRecords, Slices
 from ddp.core.messages.commands import Drop
 from ddp.core.messages.events import AverageFailed, Failed, Lost
+from ddp.core.messages.join_events import Joining
 
 LEAST_S = 1e-3
 """Shorter gaps, seconds, are summed up, not listed."""
+ABSENT = "absent"
+"""What a rank does while the run goes on without it: that is no gap."""
 SHORT = "short"
 """Cause of gaps below `LEAST_S`. There are as many as steps, so no cause is determined."""
 _NEXT = {
@@ -40,8 +43,8 @@ class Gap(NamedTuple):
     start: float
     stop: float
     cause: str
-    """`late rank` (waiting in a collective), `orders: ...` (waiting for orders, with what came then), `fault`; of its
-    own: `startup`, `end`, `bookkeeping`; `short` below `LEAST_S`."""
+    """`late rank` (waiting in a collective), `orders: ...` (waiting for orders, with what came then; after it
+    was absent, the others' state), `fault`; of its own: `startup`, `end`, `bookkeeping`; `short` below `LEAST_S`."""
     by: int | None = None
     """The rank that was waited for, or that failed."""
     during: str = ""
@@ -53,8 +56,12 @@ class Gap(NamedTuple):
 
 
 def gaps(stream: RunRecords) -> list[Gap]:
-    """Return all gaps of all ranks that became ready, sorted by rank and time."""
-    ranks = {rank: _RankSlices(stream, rank) for rank in sorted(stream.ready)}
+    """Return all gaps of all ranks that were ever present, sorted by rank and time."""
+    if not stream.ready:
+        return []
+    present = sorted({*stream.ready, *(event.rank for event in stream.of(Joining))})
+    away = absences(stream, present[-1] + 1)
+    ranks = {rank: _RankSlices(stream, rank, away.get(rank, ())) for rank in present}
     late = last_arrivals(stream.slices)
     troubles = sorted(
         (at, record.rank) for at, record in stream.trouble if isinstance(record, Failed | Lost | AverageFailed | Drop)
@@ -70,15 +77,20 @@ def last_arrivals(s: Slices) -> dict[int, int]:
 
 
 class _RankSlices:
-    """The slices of one rank in order of time."""
+    """The slices of one rank, and when it was absent, in order of time."""
 
-    def __init__(self, stream: RunRecords, rank: int) -> None:
+    def __init__(self, stream: RunRecords, rank: int, away: Spans) -> None:
         self.rank = rank
         s, wire = stream.slices, stream.slices.wire_start
         mine = s.places(rank)
-        self.begin, self.end = stream.ready[rank].at, wall_end(stream, rank)
-        self.start, self.wire, self.stop = s.start[mine], wire[mine], s.stop[mine]
-        self.kind, self.seq = s.kind[mine], s.seq[mine]
+        self.begin, self.end = wall_begin(stream, rank), wall_end(stream, rank)
+        left, back = np.array(away, np.float64).reshape(-1, 2).clip(self.begin, self.end).T
+        start = np.concatenate([s.start[mine], left])
+        order = np.argsort(start, kind="stable")
+        self.start, self.wire = start[order], np.concatenate([wire[mine], left])[order]
+        self.stop = np.concatenate([s.stop[mine], back])[order]
+        self.kind = np.concatenate([s.kind[mine], np.full(left.size, ABSENT)])[order]
+        self.seq = np.concatenate([s.seq[mine], np.full(left.size, -1)])[order]
         # For access one by one, lists are faster than arrays.
         self._starts, self._stops, self._kinds = self.start.tolist(), self.stop.tolist(), self.kind.tolist()
 
@@ -101,11 +113,15 @@ class _RankSlices:
                 yield Gap(self.rank, start, stop, SHORT)
                 continue
             after = None if follows < 0 else follows
-            yield Gap(self.rank, start, stop, *self._cause(start, stop, after, orders, index, (ranks, late, troubles)))
+            before = self._kinds[busy[index - 1]] if index else ""
+            others = (ranks, late, troubles)
+            yield Gap(self.rank, start, stop, *self._cause(start, stop, before, after, orders, others))
 
     def _cause(
-        self, start: float, stop: float, after: int | None, orders: float, index: int, others: Any
+        self, start: float, stop: float, before: str, after: int | None, orders: float, others: Any
     ) -> tuple[str, int | None, str]:
+        """Return cause, rank and occupation of a gap. `before`: kind of the slice before it; `after`: the next slice;
+        `orders`: seconds of waiting for orders."""
         ranks, late, troubles = others
         first = bisect_left(troubles, (start, -1))
         if first < len(troubles) and troubles[first][0] <= stop:
@@ -115,14 +131,18 @@ class _RankSlices:
         if after is not None and met >= max(orders, own) and self._kinds[after] == "exchange":
             by = late[int(self.seq[after])]
             return "late rank", by, ranks[by].doing(stop - met / 2) if by in ranks else "other"
+        if before == ABSENT and after is not None:  # it was ready to join
+            return "orders: state", None, ""
         if orders >= own:
             return ("orders: end" if after is None else _NEXT.get(self._kinds[after], "orders: work")), None, ""
-        return ("end" if after is None else "startup" if index == 0 else "bookkeeping"), None, ""
+        return ("end" if after is None else "bookkeeping" if before else "startup"), None, ""
 
     def doing(self, at: float) -> str:
-        """Return the category of the slice at this time; `other` if there is none."""
+        """Return the category of the slice at this time; `absent`; `other` if there is none."""
         index = bisect_right(self._starts, at) - 1
-        return CATEGORY[self._kinds[index]] if index >= 0 and at <= self._stops[index] else "other"
+        if index < 0 or at > self._stops[index]:
+            return "other"
+        return ABSENT if self._kinds[index] == ABSENT else CATEGORY[self._kinds[index]]
 
 
 def by_cause(every_gap: list[Gap]) -> list[dict[str, Any]]:

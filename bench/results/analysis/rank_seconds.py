@@ -16,7 +16,7 @@ from bench.base.grouping import grouped
 from bench.results.analysis.breakdown import CATEGORIES, categories
 from bench.results.analysis.histories import Histories, Regrouping, Stay
 from bench.results.analysis.stream import Floats, Places, Slices
-from bench.results.analysis.stretches import Stretches, common, intersection, seconds, union
+from bench.results.analysis.stretches import Stretches, common, intersection, seconds, union, without
 
 PARTS = (
     *("kept", "repeated", "discarded", "evaluating", "saving", "communicating", "waiting"),
@@ -159,7 +159,7 @@ def _stood(
         _divide(sums, intersection(live, union(wire[rest], slices.stop[rest])), part, why)
         covered.append(union(slices.start[mine], slices.stop[mine]))
     all_slices = union(*(np.concatenate(side) for side in zip(*covered, strict=True)))
-    _divide(sums, _without(live, all_slices), "other", reasons)
+    _divide(sums, without(live, all_slices), "other", reasons)
 
 
 def _anew(trains: Stretches, live: Stretches, regroupings: Sequence[Regrouping]) -> Stretches:
@@ -176,21 +176,13 @@ def _divide(sums: dict[str, float], time: Stretches, part: str, reasons: Reasons
     """Count the time as the first reason that applies, else as `part`."""
     for reason, when in reasons:
         sums[reason] = sums.get(reason, 0.0) + common(time, when)
-        time = _without(time, when)
+        time = without(time, when)
     sums[part] += seconds(time)
 
 
 def _stretches(pairs: Iterable[tuple[float, float]]) -> Stretches:
     array = np.array(list(pairs), np.float64).reshape(-1, 2)
     return union(array[:, 0], array[:, 1])
-
-
-def _without(time: Stretches, cut: Stretches) -> Stretches:
-    """Return the part of `time` outside of `cut`. Neither may overlap itself."""
-    if not time[0].size or not cut[0].size:
-        return time
-    outside = np.concatenate([[-np.inf], cut[1]]), np.concatenate([cut[0], [np.inf]])
-    return intersection(time, outside)
 
 
 __all__ = ["PARTS", "Floats", "rank_seconds", "seconds_by_rank"]

@@ -31,6 +31,14 @@ def intersection(first: Stretches, second: Stretches) -> Stretches:
     return union(np.maximum(first[0][own], second[0][other]), np.minimum(first[1][own], second[1][other]))
 
 
+def without(first: Stretches, second: Stretches) -> Stretches:
+    """Return the part of `first` outside of `second`; neither may overlap itself, and both ascend."""
+    if not first[0].size or not second[0].size:
+        return first
+    outside = np.concatenate([[-np.inf], second[1]]), np.concatenate([second[0], [np.inf]])
+    return intersection(first, outside)
+
+
 def seconds(stretches: Stretches) -> float:
     """Return the total length, if they do not overlap."""
     return float((stretches[1] - stretches[0]).sum())

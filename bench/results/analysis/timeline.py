@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from bench.results.analysis.breakdown import categories, wall_end, within
+from bench.results.analysis.breakdown import Spans, absences, categories, wall_begin, wall_end, within
 from bench.results.analysis.idle import by_cause, gaps
 from bench.results.analysis.steps import steps, worked
 from bench.results.analysis.stream import RunRecords, Slices
-from bench.results.analysis.stretches import Stretches, clipped, common, seconds, union
+from bench.results.analysis.stretches import Stretches, clipped, common, seconds, union, without
 from bench.results.analysis.volume import volume
 from bench.results.cells import micro_batches
 from bench.results.schema import Metrics
@@ -25,12 +25,12 @@ WORK = ("data", "compute")
 def timeline(stream: RunRecords, metrics: Metrics, config: Mapping[str, Any]) -> TimelineTotals:
     """Return the totals of a run; `metrics` has its other figures, `config` is its resolved configuration."""
     size = metrics.world_size
-    ranks = range(size) if len(stream.ready) == size else range(0)
+    ranks, away = range(len(metrics.breakdown)), absences(stream, size)
     micro = micro_batches(config) > 1
     return TimelineTotals(
         steps=step_times(stream, len(ranks), micro),
         straggler_index=straggler_index(stream, micro) if ranks else None,
-        overlap=None if stream.hidden else [overlap(stream, rank) for rank in ranks],
+        overlap=None if stream.hidden else [overlap(stream, rank, away.get(rank, ())) for rank in ranks],
         arrivals=arrivals(stream, len(ranks)),
         idle=[IdleTime.model_validate(row) for row in by_cause(gaps(stream))],
         volume=volume(metrics, config),
@@ -58,16 +58,19 @@ def step_times(stream: RunRecords, world_size: int, micro: bool = False) -> list
     return rows
 
 
-def overlap(stream: RunRecords, rank: int) -> Overlap:
-    """Return a rank's communication, and how much of it overlaps its training."""
-    begin, end = stream.ready[rank].at, wall_end(stream, rank)
+def overlap(stream: RunRecords, rank: int, away: Spans = ()) -> Overlap:
+    """Return a rank's communication, and how much of it overlaps its training. `away`: when it was absent; what is
+    averaged then is none of its communication."""
+    begin, end = wall_begin(stream, rank), wall_end(stream, rank)
     own = _of(stream.slices, rank, ("comm",), begin, end)
     beside = _of(stream.behind, rank, ("comm",), begin, end)
     averaging = (
         np.array([event.at - event.seconds for event in stream.of(Reduced)], np.float64),
         np.array([event.at for event in stream.of(Reduced)], np.float64),
     )
-    comm = union(*map(np.concatenate, zip(own, beside, clipped(*averaging, begin, end), strict=True)))
+    left, back = np.array(away, np.float64).reshape(-1, 2).T
+    averaged = without(clipped(*averaging, begin, end), union(left, back))
+    comm = union(*map(np.concatenate, zip(own, beside, averaged, strict=True)))
     hidden = common(_of(stream.slices, rank, WORK, begin, end), comm)
     whole = seconds(comm)
     return Overlap(comm_s=whole, hidden_s=hidden, hidden=hidden / whole if whole > 0 else None)

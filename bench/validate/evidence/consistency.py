@@ -18,6 +18,7 @@ from bench.results.chain import seal_of
 from bench.results.recompute import ROUNDING, differences, digest
 from bench.results.runfolder import CONFIG, EVENTS, METRICS, Run, read_object, tame_all, there
 from bench.results.schema import READABLE, SCHEMA_VERSION, SINCE, Metrics, RecordSeal
+from bench.results.schema_speed import IDLE_WHILE_PRESENT
 from bench.validate.records.reading import Reading, as_planned, lost_nobody, reading, unsealed
 from bench.validate.records.run_records import Records
 from bench.validate.sketches.resumption import most_ranks
@@ -125,6 +126,9 @@ def _is_earlier(field: str, recorded: object, recomputed: object, run: Run) -> b
         return True
     if version < PRESENCE and field.startswith(OF_PRESENCE):
         return recorded is msgspec.UNSET or not lost_nobody(run.metrics)
+    present = run.metrics.status == "ok" and lost_nobody(run.metrics)
+    if version < IDLE_WHILE_PRESENT and field.startswith("timeline.") and not present:
+        return True
     if recorded is not msgspec.UNSET:
         return False
     known = Metrics.model_fields.get(field)
