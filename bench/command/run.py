@@ -218,13 +218,15 @@ class Session:
         with LoggerProcesses(names, making(place(*spec.key)), Path(spec.output), info) as loggers:
             self.console.above = self.progress.view if self.sweep and self.progress.points else None
             outcome = launch_with_restarts(run_plan, self.console, source, restarts, notes)
-            if names and self.config is not None and self.config.report:
-                summary.write_own_report(outcome)
+            wanted = names and self.config is not None and self.config.report
+            lost = summary.write_own_report(outcome) if wanted else []
             problems = loggers.end(outcome.folder)
         if self.sweep:
             self.print(row_line(outcome.metrics))
+            self._note(lost)  # of a single run, the command's report is the same one
         self._note(problems)
-        return CellOutcome(spec.title, STATUS[outcome.metrics.status], outcome.folder, outcome.metrics)
+        code = gravest([STATUS[outcome.metrics.status], *(Exit.FAILED for _ in lost)])
+        return CellOutcome(spec.title, code, outcome.folder, outcome.metrics)
 
     def _finished(self, folder: Path) -> CellOutcome:
         self.print(f"{folder}: already finished")

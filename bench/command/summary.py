@@ -244,17 +244,28 @@ def report(summary: Summary, root: Path, out: Path, baseline: Path | None) -> Ex
     try:
         lines, code = [Line("report", str(write_report(root, out, baseline=baseline)))], Exit.OK
     except (ValueError, OSError) as error:
-        again = f"python -m bench report {shlex.quote(str(root))} --out {shlex.quote(str(out))}"
+        again = _report_command(root, out)
         lost = Line("report", f"not written, the results are kept: {reason(error)}")
         lines, code = [lost, Line("again", again)], Exit.FAILED
     summary.show(lines, whole=True)
     return code
 
 
-def write_own_report(outcome: Outcome) -> None:
-    """Write the report of one run for loggers that store it; skipped after an interrupt."""
+def write_own_report(outcome: Outcome) -> list[str]:
+    """Write the report of one run for loggers that store it; skipped after an interrupt. Return why it could not be
+    written, with the command that writes it later; [] if it was. The results are kept."""
     from bench.report import write_report
 
-    if outcome.metrics.status != "killed":
-        with suppress(ValueError, OSError):  # said when the command's own is written
-            write_report(outcome.folder, outcome.folder)
+    if outcome.metrics.status == "killed":
+        return []
+    folder = outcome.folder
+    try:
+        write_report(folder, folder)
+    except (ValueError, OSError) as error:
+        return [f"report not written, the results are kept: {reason(error)}; again: {_report_command(folder, folder)}"]
+    return []
+
+
+def _report_command(root: Path, out: Path) -> str:
+    """Return the command that writes a report."""
+    return f"python -m bench report {shlex.quote(str(root))} --out {shlex.quote(str(out))}"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import report
+from bench import loggers, report
 from bench.base.usage import reason
 from bench.base.writing import write_text
 from bench.results.journal import Journal
@@ -138,6 +138,39 @@ def test_a_report_that_cannot_be_written_fails_the_command_and_keeps_its_runs(
         (folder / "runs").unlink()
     assert bench(*again.split()) == 0
     assert (folder / "runs" / "report.html").is_file()
+
+
+@pytest.mark.parametrize("many", [True, False], ids=["sweep", "run"])
+def test_of_a_sweep_with_a_logger_each_report_that_cannot_be_written_is_said(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], undrawn: None, many: bool
+) -> None:
+    """Loggers store the report of each run. A sweep said nothing, and ended with 0."""
+    own = report.write_text
+
+    def full(path: Path, text: str) -> None:
+        if path.is_relative_to("runs"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        own(path, text)
+
+    monkeypatch.setenv("BENCH_BAD_LOGGER", "fine")
+    monkeypatch.setitem(loggers.LOGGERS, "tensorboard", "tests.bench.bad_logger")
+    words = ("-m", "seed=0,1") if many else ()
+    with monkeypatch.context() as patch:
+        patch.setattr(report, "write_text", full)
+        code = bench(*words, *SOLO, "logger=tensorboard", "validate=false")
+    out = " ".join(capsys.readouterr().out.split())
+    assert code == 5
+    folders = sorted(run.path for run in find_runs(Path("runs"))[0])
+    assert len(folders) == 1 + many
+    for folder in folders:
+        why = f"No space left on device: {folder}/report.md"
+        again = f"python -m bench report {folder} --out {folder}"
+        said = f"report not written, the results are kept: cannot write the report to {folder}: {why}"
+        assert out.count(said) == 1, "of a single run, once"
+        assert out.count(again) == 1
+        assert bench(*again.split()[3:]) == 0
+        assert (folder / "report.html").is_file()
+    assert ("report reports/runs" in out) is many, "the report of all runs is written"
 
 
 def test_a_record_is_written_whole_or_the_file_is_named(tmp_path: Path) -> None:
