@@ -96,7 +96,8 @@ def _rejoin(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tupl
     if same and cohort.retries == RETRIES:
         return cohort, (Abort("failed", f"gradients could not be exchanged: {cohort.cause}"),)
     ahead = max(cohort.ranks[rank].steps for rank in cohort.live)
-    behind, back = tuple(rank for rank in cohort.live if cohort.ranks[rank].steps < ahead), joining.due(cohort)
+    behind = tuple(rank for rank in cohort.live if cohort.ranks[rank].steps < ahead)
+    back = () if behind else joining.due(cohort)  # it loads more than they do, from a file of its own
     if not behind and not back:
         cohort = replace(cohort, retries=cohort.retries + 1 if same else 0)
         return _resume(cohort, at)

@@ -200,8 +200,9 @@ def _closed(cohort: CoordinatorState, current: Round, at: float) -> RoundClosed:
 def _undo(cohort: CoordinatorState, event: Event) -> Reaction:
     """Undo a broken round: its contributions are as before, and a new round will be due."""
     current = cohort.current
-    cohort = replace(cohort, undone=cohort.undone or (cohort.world.blocking and not current.joining))
-    if cohort.world.blocking and all(cohort.ranks[rank].alive for rank in current.members):
+    met = cohort.world.blocking and not current.joining  # else the rank that was to send its state is lost
+    cohort = replace(cohort, undone=cohort.undone or met)
+    if met and all(cohort.ranks[rank].alive for rank in current.members):
         if cohort.retries == RETRIES:
             return cohort, (Abort("failed", f"replicas could not be averaged: {cohort.cause}"),)
         cohort = replace(cohort, retries=cohort.retries + 1)

@@ -1,0 +1,71 @@
+"""Ranks that join while others are lost: what they load, who sends it, and which starts count."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from typing import Any
+
+from ddp.core.messages.commands import LoadState, SendState
+from ddp.core.messages.events import Finished
+from ddp.core.messages.join_events import Joined
+from ddp.core.policies import POLICIES
+from ddp.core.settings.world import World
+from ddp.sim import Costs, Simulation
+from tests.sim.invariants import Invariants
+
+
+def play(policy: str, cost: Costs, *, in_step: bool = False, world: Any = None, **happens: Any) -> Simulation:
+    """Play a run of four ranks, or of `world`, with the laws checked at every event; no run ends early."""
+    plain = {"deadline_s": 3.0, "tolerate_loss": True, "restarts": None} | (world or {})
+    played = Simulation(
+        POLICIES[policy](),
+        World(4, 96, 4, 1, blocking=True, in_step=in_step, **plain),
+        cost,
+        watch=Invariants(),
+        **happens,
+    ).run()
+    assert played.aborted is None, played.aborted
+    return played
+
+
+def test_ranks_a_step_behind_and_ranks_that_join_load_what_is_meant_for_them() -> None:
+    """They were sent the state for a rank that joins, in which ranks a step behind found no tensors: these were lost, and
+    with two of them the run."""
+    both = 0
+    for seed in range(40):
+        draw = random.Random(seed)
+        first = draw.uniform(1, 3)
+        torn = [draw.random() < 0.5 for _ in range(4)]
+        cost = Costs(wire_s=0.5, latency_s=draw.uniform(0, 0.1), start_s=lambda rank, life: 0.3)
+        deaths = ((first, 3), (first + draw.uniform(0, 1.2), 2))
+        played = play("sync", cost, in_step=True, deaths=deaths, torn=torn.__getitem__)
+        forms = defaultdict[int, set[bool]](set)
+        for _, record in played.records:
+            if isinstance(record, SendState | LoadState):
+                forms[record.round].add(record.joins)
+        assert all(len(each) == 1 for each in forms.values()), f"{seed}: {dict(forms)}"
+        both += {True, False} <= {form for each in forms.values() for form in each}
+    assert both > 1, "not once was there one of each"
+
+
+def test_ranks_that_are_lost_while_they_send_their_state_end_no_run() -> None:
+    """The second of them did: `replicas could not be averaged`."""
+    killed: list[int] = []
+
+    def watch(played: Simulation) -> None:
+        for _, record in played.records[seen[0] :]:
+            if isinstance(record, SendState) and record.joins and len(killed) < 2:
+                killed.append(record.rank)
+                played.kill(record.rank, 0.5)
+        seen[0] = len(played.records)
+
+    seen = [0]
+    world = World(4, 96, 4, 1, blocking=True, in_step=False, tolerate_loss=True, absent=1)
+    cost = Costs(wire_s=0.1, copy_s=1.0)
+    played = Simulation(POLICIES["cadence"](anchor=2, max_anchor=2), world, cost, offers=(1.0,), watch=watch).run()
+    assert killed == [0, 1]
+    assert played.aborted is None, played.aborted
+    joined = [record.rank for _, record in played.records if isinstance(record, Joined)]
+    finished = {record.rank for _, record in played.records if isinstance(record, Finished)}
+    assert (joined, finished) == ([3], {2, 3})
