@@ -6,7 +6,9 @@ import random
 from collections import defaultdict
 from typing import Any
 
-from ddp.core.messages.commands import LoadState, SendState
+import pytest
+
+from ddp.core.messages.commands import Drop, LoadState, Restart, SendState
 from ddp.core.messages.events import Finished
 from ddp.core.messages.join_events import Joined
 from ddp.core.policies import POLICIES
@@ -69,3 +71,14 @@ def test_ranks_that_are_lost_while_they_send_their_state_end_no_run() -> None:
     joined = [record.rank for _, record in played.records if isinstance(record, Joined)]
     finished = {record.rank for _, record in played.records if isinstance(record, Finished)}
     assert (joined, finished) == ([3], {2, 3})
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_a_process_that_was_offered_is_none_of_the_restarts(restarts: int) -> None:
+    """A rank that had joined was not restarted: its first process counted as the only restart."""
+    world = {"restarts": restarts, "absent": 1}
+    cost = Costs(wire_s=0.1, start_s=lambda rank, life: 0.5)
+    played = play("cadence", cost, world=world, offers=(1.0,), deaths=((4.0, 3), (8.0, 3)))
+    starts = [record.life for _, record in played.records if isinstance(record, Restart)]
+    assert starts == [1, 2][: 1 + restarts]
+    assert sum(isinstance(record, Drop) for _, record in played.records) == 1 + restarts

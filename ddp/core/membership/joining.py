@@ -49,8 +49,8 @@ def ready(cohort: CoordinatorState, event: Ready) -> Reaction:
 
 def restart(cohort: CoordinatorState, rank: int, at: float) -> tuple[CoordinatorState, tuple[Restart, ...]]:
     """Order a lost rank to be restarted, if the settings allow it and something is left to train."""
-    state, most = cohort.ranks[rank], cohort.world.restarts
-    tired = state.failures == TRIES or (most is not None and state.life >= most)
+    state, most = cohort.ranks[rank], cohort.world.restarts  # a process that was offered is none of these
+    tired = state.failures == TRIES or (most is not None and state.life - state.offered >= most)
     if tired or cohort.stopping or not has_work(cohort):
         return cohort, ()
     reason = f"start {state.failures + 1} of {TRIES} at most until it is back"
@@ -61,8 +61,8 @@ def _start(
     cohort: CoordinatorState, rank: int, at: float, reason: str, failures: int
 ) -> tuple[CoordinatorState, tuple[Restart, ...]]:
     state = cohort.ranks[rank]
-    life = state.life + 1
-    state = replace(state, coming=Coming.STARTING, life=life, failures=failures, digest="")
+    life, offered = state.life + 1, state.offered + (reason == OFFERED)
+    state = replace(state, coming=Coming.STARTING, life=life, offered=offered, failures=failures, digest="")
     return cohort.with_rank(rank, state).seen((rank,), at), (Restart(rank, life, reason),)
 
 

@@ -64,7 +64,7 @@ def _admit(cohort: CoordinatorState, event: Joined) -> Reaction:
     assert not old.trained, f"rank {rank} has left {old.trained}"
     # where gradients are averaged in steps, it is at the sender's step
     steps = max(cohort.ranks[r].steps for r in cohort.live) if cohort.shares else 0
-    state = RankState(rank, life=old.life, digest=old.digest, steps=steps, after=index)
+    state = RankState(rank, life=old.life, offered=old.offered, digest=old.digest, steps=steps, after=index)
     cohort = cohort.with_rank(rank, state)
     return replace(cohort, joiners=cohort.joiners.remove(rank), group=()).with_window(()), ()
 

@@ -81,6 +81,8 @@ class RankState:
     """The last round that it contributed to."""
     owed: tuple[Owed, ...] = ()
     """Parts of evaluations that it owes."""
+    offered: int = 0
+    """How many of its restarts were in offered processes, which no setting limits."""
 
     def contribute(self, after: int | None = None) -> RankState:
         """Return the state after the rank's training entered an average, of round `after` if known."""
@@ -183,6 +185,7 @@ class RankState:
             before,
             after,
             self.owed,
+            self.offered,
         )
 
     def _train_across(self, steps: int, shared: bool) -> tuple[tuple[Chunk, ...], Course, EpochSpans, int]:
