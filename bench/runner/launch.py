@@ -236,7 +236,8 @@ def _complete(
             write_report(writer.path, report, metrics)
     write_text(writer.path / METRICS, metrics.model_dump_json(indent=1) + "\n")
     for offer in writer.path.glob(OFFERS):  # nobody takes it any longer
-        offer.unlink(missing_ok=True)
+        with suppress(OSError):
+            offer.unlink()
     return Outcome(plan.spec, writer.commit(metrics.status), metrics)
 
 

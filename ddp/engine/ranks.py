@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import select
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -203,11 +204,13 @@ class RankProcesses:
         channel.close()
 
     def _offered(self) -> list[Offered]:
-        """Return the new offers of processes."""
+        """Return the new offers of processes; not those that are withdrawn at the same time, and what else has such a
+        name."""
         events = []
         for path in self._job.offers.glob(OFFERS) if self._job.offers is not None else ():
-            path.unlink(missing_ok=True)
-            events.append(Offered(now(), encodable(path.name)))
+            with suppress(OSError):
+                path.unlink()
+                events.append(Offered(now(), encodable(path.name)))
         return events
 
     def _take_reduced(self) -> Reduced:

@@ -29,6 +29,7 @@ from ddp.core.settings.checkpoints import Checkpointing
 from ddp.core.settings.faults import parse
 from ddp.engine import elche
 from ddp.engine.loop import TrainingLoop
+from ddp.engine.ranks import RankProcesses
 from ddp.engine.spare_ranks import ForkedSpare, SpareProcesses
 from ddp.replica.task import Job
 from tests.runtime import toy
@@ -159,3 +160,22 @@ def test_a_rank_that_comes_back_in_a_resumed_run_leaves_the_outer_optimizer_as_i
     more = {"world_size": 3, "restarts": None, "faults": (parse("1@60:raise"),)}
     assert len(play("sync", "cpu", resume=source, **fields, **more).of(Joined)) == 1
     assert seen == [False]
+
+
+def test_an_offer_that_is_withdrawn_or_no_file_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of that name ended the run, and an offer that was withdrawn at the same time was taken."""
+    (tmp_path / "offer-folder").mkdir()
+    for name in ("offer-1", "offer-2"):
+        (tmp_path / name).touch()
+    ranks: Any = SimpleNamespace(_job=SimpleNamespace(offers=tmp_path))
+    found = Path.glob
+
+    def withdrawn(path: Path, pattern: str) -> list[Path]:
+        every = list(found(path, pattern))
+        (tmp_path / "offer-2").unlink(missing_ok=True)
+        return every
+
+    monkeypatch.setattr(Path, "glob", withdrawn)
+    assert [event.name for event in RankProcesses._offered(ranks)] == ["offer-1"]
+    assert RankProcesses._offered(ranks) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["offer-folder"]
