@@ -67,9 +67,9 @@ def result(absent: int = 0, status: str = "ok", wire_s: float = 0.0, **happens: 
     idle = [
         (rank.wait + rank.other) * wall for rank, wall in zip(metrics.breakdown, metrics.time_s.rank_wall, strict=True)
     ]
-    assert [sum(each for each, _ in causes(metrics, rank).values()) for rank in range(3)] == pytest.approx(
-        idle, abs=1e-9
-    )
+    assert metrics.timeline is not None
+    gaps = [sum(row.seconds for row in metrics.timeline.idle if row.rank == rank) for rank in range(3)]
+    assert gaps == pytest.approx(idle, abs=1e-9)
     return metrics
 
 
@@ -218,3 +218,16 @@ def test_the_picture_shows_it_too() -> None:
     assert (left, back) == (30.5, pytest.approx(30.5 + START_S))
     assert shown == {2: [[0.0], [10.0 + START_S]]}
     assert back < ended
+
+
+def test_gaps_of_ranks_that_come_and_go_add_up() -> None:
+    metrics = result(absent=1, wire_s=0.25, offers=(10.0,), deaths=((30.5, 1),))
+    assert [
+        round(rank.absent * wall, 6) for rank, wall in zip(metrics.breakdown, metrics.time_s.rank_wall, strict=True)
+    ] == [
+        *(0.0, START_S),
+        10.0 + START_S,
+    ]
+    assert "orders: state" in causes(metrics, 1).keys() & causes(metrics, 2).keys()
+    assert metrics.timeline is not None
+    assert {row.by for row in metrics.timeline.idle if row.cause == "fault"} <= {1, None}, "no survivor went wrong"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ LEAST_S = 1e-3
 """Shorter gaps, seconds, are summed up, not listed."""
 ABSENT = "absent"
 """What a rank does while the run goes on without it: that is no gap."""
+NOBODY = -1
 SHORT = "short"
 """Cause of gaps below `LEAST_S`. There are as many as steps, so no cause is determined."""
 _NEXT = {
@@ -63,8 +65,11 @@ def gaps(stream: RunRecords) -> list[Gap]:
     away = absences(stream, present[-1] + 1)
     ranks = {rank: _RankSlices(stream, rank, away.get(rank, ())) for rank in present}
     late = last_arrivals(stream.slices)
+    # A collective breaks on the ranks that are left: none of them went wrong.
     troubles = sorted(
-        (at, record.rank) for at, record in stream.trouble if isinstance(record, Failed | Lost | AverageFailed | Drop)
+        (at, NOBODY if isinstance(record, AverageFailed) else record.rank)
+        for at, record in stream.trouble
+        if isinstance(record, Failed | Lost | AverageFailed | Drop)
     )
     return [gap for rank in ranks.values() for gap in rank.gaps(ranks, late, troubles)]
 
@@ -123,9 +128,9 @@ class _RankSlices:
         """Return cause, rank and occupation of a gap. `before`: kind of the slice before it; `after`: the next slice;
         `orders`: seconds of waiting for orders."""
         ranks, late, troubles = others
-        first = bisect_left(troubles, (start, -1))
-        if first < len(troubles) and troubles[first][0] <= stop:
-            return "fault", troubles[first][1], ""
+        first, last = bisect_left(troubles, start, key=itemgetter(0)), bisect_right(troubles, stop, key=itemgetter(0))
+        if first < last:
+            return "fault", next((rank for _, rank in troubles[first:last] if rank != NOBODY), None), ""
         met = 0.0 if after is None else float(self.wire[after] - max(self._starts[after], start))
         own = stop - start - met - orders
         if after is not None and met >= max(orders, own) and self._kinds[after] == "exchange":
