@@ -34,8 +34,8 @@ class Steady(Strict):
     """Training speed at steady state: the controller has settled, the end is not near, evaluation and checkpoints cut out.
 
     The stretch begins when the first epoch and the fifth round have ended; without rounds, when the first epoch has. After
-    a loss it begins with the fifth round, or with each rank's first report, after that. It ends with the last round before
-    the first rank has trained its last sample. Each rank is measured between its own reports nearest to these times.
+    a loss or join it begins with the fifth round, or with each rank's first report, after that. It ends with the last round
+    before the first rank has trained its last sample. Each rank is measured between its own reports nearest to these times.
     """
 
     seconds: float = Field(description="length of the stretch, mean over ranks, seconds")
@@ -49,7 +49,7 @@ class Steady(Strict):
     efficiency: float = Field(description="samples_per_s / bound, fraction")
     waiting_or_communicating: list[float | None] = Field(
         description="by rank, fraction of its stretch spent waiting for others or for orders, on the wire, and copying "
-        "snapshots; null: the rank was lost"
+        "snapshots; null: the rank was lost, or never came"
     )
 
 

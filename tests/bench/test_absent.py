@@ -10,6 +10,7 @@ import pytest
 from bench.report import write_report
 from bench.results.analysis.breakdown import absences
 from bench.results.analysis.idle import gaps
+from bench.results.analysis.steady import steady
 from bench.results.analysis.stream import sort
 from bench.results.analysis.timeline import overlap
 from bench.results.analyze import analyze
@@ -31,20 +32,23 @@ START_S = 7.0
 """Seconds from the order to start a process until it is ready to join."""
 
 
-def played(absent: int = 0, wire_s: float = 0.0, **happens: Any) -> tuple[list[Any], float]:
+def played(
+    absent: int = 0, wire_s: float = 0.0, in_step: bool = False, samples: int = 400, epochs: int = 1, **happens: Any
+) -> tuple[list[Any], float]:
     """Simulate three ranks with steps of one second, `absent` of them absent at the start; return the records and when
     the run ended."""
     world = World(
-        *(3, 400, 4, 1),
+        *(3, samples, 4, epochs),
         blocking=True,
-        in_step=False,
+        in_step=in_step,
         deadline_s=60.0,
         tolerate_loss=True,
         restarts=None,
         absent=absent,
     )
     cost = Costs(wire_s=wire_s, latency_s=0.0, start_s=lambda rank, life: START_S)
-    simulation = Simulation(POLICIES["cadence"](anchor=5, max_anchor=5), world, cost, **happens)
+    policy = POLICIES["sync"]() if in_step else POLICIES["cadence"](anchor=5, max_anchor=5)
+    simulation = Simulation(policy, world, cost, **happens)
     slices: list[Slice] = []
 
     def measured(rank: int, kind: str, start: float, stop: float, seq: int) -> None:
@@ -231,3 +235,15 @@ def test_gaps_of_ranks_that_come_and_go_add_up() -> None:
     assert "orders: state" in causes(metrics, 1).keys() & causes(metrics, 2).keys()
     assert metrics.timeline is not None
     assert {row.by for row in metrics.timeline.idle if row.cause == "fault"} <= {1, None}, "no survivor went wrong"
+
+
+@pytest.mark.parametrize("when", [80.0, None], ids=["joins", "never comes"])
+def test_the_steady_state_is_that_of_the_ranks_that_are_there(when: float | None) -> None:
+    """It began before the rank joined, whose speed was too low then; or there was none, if a rank never came."""
+    records, ended = played(1, in_step=True, samples=800, epochs=2, offers=() if when is None else (when,))
+    found = steady(sort(records, 0.0), 3)
+    assert found is not None
+    assert [share is None for share in found.waiting_or_communicating] == [False, False, when is None]
+    assert found.bound == pytest.approx(12.0, rel=0.01), "the global batch of 12 samples takes a second"
+    assert found.samples_per_s == pytest.approx(found.bound, rel=0.01)
+    assert found.seconds < ended

@@ -43,7 +43,8 @@ class _RankStretch:
 
 def steady(stream: RunRecords, world_size: int) -> Steady | None:
     """Return the speed at steady state; None if the run has no such stretch, or a too short one."""
-    live = [rank for rank in range(world_size) if rank not in stream.drops]
+    present = (stream.ready.keys() | {event.rank for event in stream.of(Joined)}) - stream.drops.keys()
+    live = [rank for rank in range(world_size) if rank in present]
     reported = grouped((event.rank, event) for event in stream.of(Progress))
     stretch = _stretch(stream, reported, live)
     if stretch is None:
@@ -83,9 +84,9 @@ def _stretch(stream: RunRecords, reported: Reports, live: list[int]) -> tuple[fl
         begin = max(begin, rounds[ROUNDS - 1])
         inside = [at for at in rounds if begin <= at <= end]
         return (begin, inside[-1]) if len(inside) > LEAST_ROUNDS else None
-    # With averaging inside steps no controller has to settle. After a loss, a rank's first report still covers the
-    # loss.
-    for rank in live if stream.drops else ():
+    # With averaging inside steps no controller has to settle. After a loss or a join, a rank's first report still covers
+    # that.
+    for rank in live if settled else ():
         begin = max(begin, min((event.at for event in reported[rank] if event.at > settled), default=end))
     return (begin, end) if begin < end else None
 

@@ -30,6 +30,8 @@ PRESENCE = 6
 """First version of results in which a rank that is absent does not count as present."""
 OF_PRESENCE = ("breakdown", "time_s.rank_wall", "time_s.checkpoint", "throughput.efficiency")
 """Fields in which that makes a difference."""
+OF_IDLE = ("timeline.", "throughput.steady")
+"""Fields in which it makes a difference whether idle time and steady state leave out the absence of ranks."""
 OF_CLOCK = ("time_s", "throughput", "epochs", "target", "goodput", "work", "elche")
 """Sections of a result that depend on the training clock."""
 ROOM = 2
@@ -127,7 +129,7 @@ def _is_earlier(field: str, recorded: object, recomputed: object, run: Run) -> b
     if version < PRESENCE and field.startswith(OF_PRESENCE):
         return recorded is msgspec.UNSET or not lost_nobody(run.metrics)
     present = run.metrics.status == "ok" and lost_nobody(run.metrics)
-    if version < IDLE_WHILE_PRESENT and field.startswith("timeline.") and not present:
+    if version < IDLE_WHILE_PRESENT and field.startswith(OF_IDLE) and not present:
         return True
     if recorded is not msgspec.UNSET:
         return False
