@@ -103,9 +103,9 @@ def ranks(history: RunHistory, size: int, metrics: Metrics | None = None) -> lis
         rows.append(
             {
                 "rank": number,
-                "state": _standing(rank),
+                "state": _standing(rank, history.run.plan is not None and number not in history.run.ranks),
                 "mark": marks.get(number),
-                "device": rank.ready.device if rank.ready else None,
+                "device": come.device if (come := rank.joining or rank.ready) else None,
                 "loader": rank.ready.loader if rank.ready else None,
                 "lost_s": short(history.run.since(rank.lost)) if rank.lost is not None else None,
                 "epoch": rank.epoch if rank.epoch >= 0 else None,
@@ -123,9 +123,12 @@ def ranks(history: RunHistory, size: int, metrics: Metrics | None = None) -> lis
     return rows
 
 
-def _standing(rank: RankFigures) -> str:
+def _standing(rank: RankFigures, absent: bool) -> str:
+    """Return the state of a rank. `absent`: the others have begun without it, and it has not joined yet."""
+    if absent:
+        return "absent"
     if rank.lost is not None:
         return "lost"
     if rank.finished:
         return "finished"
-    return "training" if rank.steps else "ready" if rank.ready else "starting"
+    return "training" if rank.steps else "ready" if rank.ready or rank.joining else "starting"

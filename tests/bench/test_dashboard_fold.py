@@ -15,7 +15,7 @@ from bench.results.live.curves import curves, short
 from bench.results.live.history import POINTS, RunHistory
 from bench.results.live.series import Series, TimeBin
 from bench.results.runfolder import flat
-from ddp.core.messages import commands, events
+from ddp.core.messages import commands, events, join_events
 from ddp.process.codec import Record
 from tests.bench.streams import LAUNCHED, closed, make_metrics, make_records, make_spec
 
@@ -205,3 +205,23 @@ def test_a_configuration_is_shown_as_it_could_be_said() -> None:
     config = {"a": 1, "b": {"c": [1.0, 0.5], "d": None, "e": True, "f": {}}, "g": "x"}
     said = [("a", "1"), ("b.c", "[1.0, 0.5]"), ("b.d", "null"), ("b.e", "true"), ("b.f", "{}"), ("g", "x")]
     assert flat(config) == said
+
+
+def test_a_rank_that_joins_later_is_absent_until_then() -> None:
+    """It was `starting` from the beginning to the end, and had no device."""
+    begun = [record for record in make_records(make_spec("nccl_cadence")) if getattr(record, "rank", None) != 1][:8]
+    history = folded([*begun, commands.Plan((5, 5), (0, 0), False, 1, False, 5, "it begins")])
+
+    def second() -> tuple[str, str | None]:
+        row = view.live(about(), history)["ranks"][1]
+        return row["state"], row["device"]
+
+    assert second() == ("absent", None)
+    at = history.run.now
+    history.add(join_events.Joining(at + 1, 1, 64, "d", 1, "cpu", "memory"))
+    assert second() == ("absent", None), "it waits to be let in"
+    history.add(join_events.Joined(at + 2, 1, 0))
+    assert second() == ("ready", "cpu")
+    history.add(events.Progress(at + 3, 1, 0, 1, 10, 0.1, 5.0, 0.1))
+    assert second() == ("training", "cpu")
+    assert [row["state"] for row in view.live(about(), folded([]))["ranks"]] == ["starting"] * 2

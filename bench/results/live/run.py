@@ -11,7 +11,7 @@ from ddp.core.anomalies.slowness import SlowFold
 from ddp.core.figures.summary import EpochFigures, EpochFold
 from ddp.core.messages.commands import Abort, Drop, Join, Plan
 from ddp.core.messages.events import AverageFailed, Failed, Finished, Lost, Memory, Progress, Ready, Resumed, Slice
-from ddp.core.messages.join_events import Joined
+from ddp.core.messages.join_events import Joined, Joining
 from ddp.process.codec import Record
 
 Trouble = Failed | Lost | AverageFailed | Drop | Abort | Join | Joined | Resumed
@@ -22,6 +22,8 @@ class RankFigures:
     """The figures of one rank so far."""
 
     ready: Ready | None = None
+    joining: Joining | None = None
+    """The last `Joining` of a rank that has joined."""
     reported: float = 0.0
     """Time of its last report of training."""
     epoch: int = -1
@@ -66,6 +68,8 @@ class RunFigures:
         self.resumed: Resumed | None = None
         self.slow = SlowFold()
         """Ranks that became slow."""
+        self._arrived: dict[int, Joining] = {}
+        """Ranks that are ready to join."""
         self._noticed: dict[int, float] = {}
         """Rank -> when it raised, or its loss was noticed."""
 
@@ -100,10 +104,8 @@ class RunFigures:
                 self._noticed.setdefault(record.rank, at)
             case Drop():
                 self._rank(record.rank).lost = self._noticed.get(record.rank, at)
-            case Joined():
-                rank = self._rank(record.rank)
-                rank.lost, rank.reported = None, at
-                self._noticed.pop(record.rank, None)
+            case Joining() | Joined():
+                self._join(record)
             case Abort():
                 self.aborted = record
             case Resumed():
@@ -163,6 +165,15 @@ class RunFigures:
 
     def _rank(self, number: int) -> RankFigures:
         return self.ranks.setdefault(number, RankFigures(reported=self.now))
+
+    def _join(self, record: Joining | Joined) -> None:
+        """Note that a rank is ready to join, or has joined."""
+        if isinstance(record, Joining):
+            self._arrived[record.rank] = record
+            return
+        rank = self._rank(record.rank)
+        rank.lost, rank.reported, rank.joining = None, record.at, self._arrived.pop(record.rank, None)
+        self._noticed.pop(record.rank, None)
 
     def _go_on(self, record: Resumed) -> None:
         self.resumed, self.began, self.before = record, record.at, self.samples
