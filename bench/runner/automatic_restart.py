@@ -70,19 +70,22 @@ def launch_with_restarts(
         except CutShort as broken:
             left = tuple(fault for fault in plan.job.faults if fault not in broken.struck or fault.kind in LASTING)
             plan = replace(plan, job=replace(plan.job, faults=left))
-            latest = last_checkpoint(broken)
+            latest, torn = last_checkpoint(broken)
             if latest is not None:
                 source = latest
             elif source is None:
-                times = plural(budget.begun, "time")
-                notes = (f"{BEGAN_ANEW} ({times} so far), as there was no checkpoint yet: {broken}",)
+                times, why = plural(budget.begun, "time"), "as there was no checkpoint yet"
+                why = f"as no checkpoint is undamaged ({torn[0]})" if torn else why
+                notes = (f"{BEGAN_ANEW} ({times} so far), {why}: {broken}",)
 
 
-def last_checkpoint(broken: CutShort) -> ResumeSource | None:
-    """Return the run with its last checkpoint; None if no checkpoint is complete."""
+def last_checkpoint(broken: CutShort) -> tuple[ResumeSource | None, tuple[str, ...]]:
+    """Return the run with its last valid checkpoint (None: there is none), and a line for each damaged one."""
     if broken.folder is None:
-        return None
-    checkpoint, torn = find(broken.folder / CHECKPOINTS)
+        return None, ()
+    checkpoint, problems = find(broken.folder / CHECKPOINTS)
+    torn = tuple(problems)
     if checkpoint is None:
-        return None
-    return ResumeSource(broken.folder, read_object(broken.folder / CONFIG), checkpoint, tuple(torn), str(broken))
+        return None, torn
+    config = read_object(broken.folder / CONFIG)
+    return ResumeSource(broken.folder, config, checkpoint, torn, str(broken)), torn

@@ -66,7 +66,8 @@ def locate(path: Path, since: float = 0.0, job: str | None = None) -> ResumeSour
 
     `path`: the place of a run folder, which may exist or may only have the hidden folder of a killed run beside it; or
     that hidden folder. Skips runs begun before the time `since`, by this host's clock, or by another `job` of a
-    launcher. Raise ValueError with the remedy; NoRun; GoingOn, also for a run of another job."""
+    launcher. Raise ValueError with the remedy; NoRun; NoCheckpoints; TornCheckpoints; GoingOn, also for a run of another
+    job."""
     path = Path(path).absolute()
     if since:
         since += now(path.parent) - time.time()  # files have the time of their file system
@@ -89,7 +90,7 @@ def locate(path: Path, since: float = 0.0, job: str | None = None) -> ResumeSour
         if checkpoint is not None:
             checkpoints.append((folder, checkpoint))
     if not checkpoints:
-        kind = NoCheckpoints if not problems and _makes_none(folders[0]) else ValueError
+        kind = TornCheckpoints if problems else NoCheckpoints if _makes_none(folders[0]) else ValueError
         raise kind(f"resume={path}: {problems[0] if problems else _none(folders[0])}; run it anew")
     folder, checkpoint = max(checkpoints, key=lambda entry: entry[1].coordinator.samples)
     return ResumeSource(folder, read_object(folder / CONFIG), checkpoint, tuple(problems))
@@ -109,6 +110,10 @@ class NoRun(ValueError):
 
 class GoingOn(ValueError):
     """Raised if a process is still writing the run."""
+
+
+class TornCheckpoints(ValueError):
+    """Raised if all checkpoints of a run are damaged."""
 
 
 class NoCheckpoints(ValueError):

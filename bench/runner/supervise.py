@@ -89,12 +89,14 @@ def left_by_killed(place: Path) -> tuple[ResumeSource | Path | None, tuple[str, 
     because = str(note.get("because", ""))
     if not because:
         return None, ()
-    from bench.runner.resume import NoRun, ResumeSource, locate
+    from bench.runner.resume import NoRun, ResumeSource, TornCheckpoints, locate
 
     try:
         source = locate(place, float(note["since"]))
     except NoRun:  # another cell was killed
         return None, ()
+    except TornCheckpoints as error:
+        return None, (f"{because}; it began anew: {error}",)
     except ValueError:  # before its first checkpoint
         return None, (f"{because}; without a checkpoint of this run it began anew",)
     return (replace(source, because=because) if isinstance(source, ResumeSource) else source), ()
