@@ -4,6 +4,7 @@ says what to write instead."""
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
@@ -172,11 +173,13 @@ def folder_of(name: str, value: str | Path | None) -> Path | None:
 
 
 def latest_checkpoint(folder: Path) -> Path:
-    """Return `folder` if it is a checkpoint, otherwise the latest complete checkpoint in it. Raise ValueError if
-    there is none."""
+    """Return `folder` if it is a checkpoint, otherwise the latest valid checkpoint in it; warn of damaged ones that are
+    skipped. Raise ValueError if there is none."""
     if (folder / checkpoint.MANIFEST).exists():
         return folder
     latest, problems = checkpoint.find(folder)
     if latest is None:
         raise ValueError(f"resume={folder}: {problems[0] if problems else 'there is no checkpoint in it'}; begin anew")
+    for problem in problems:
+        warnings.warn(f"skipped: {problem}; going on from {latest.path}", RuntimeWarning, stacklevel=3)
     return latest.path

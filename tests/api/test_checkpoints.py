@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import deque
 from functools import partial
@@ -117,6 +118,19 @@ def test_going_on_from_a_folder_or_one_of_its_checkpoints(
     assert equal(handle.join().state_dict(), whole.state_dict())
     # Of the epochs before there is nothing to tell.
     assert [row.epoch for row in handle.poll_metrics()] == ([2] if which == "folder" else [1, 2])
+
+
+def test_a_damaged_checkpoint_is_skipped_with_a_warning(make: Make, tmp_path: Path) -> None:
+    """There was none: the run silently went on from the one before."""
+    same: dict[str, Any] = {"world_size": 1, "epochs": 3}
+    whole = make(**same, checkpoint_folder=tmp_path).run().join()
+    model = tmp_path / "000001" / "model.pt"
+    content = model.read_bytes()
+    model.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    skipped = f"skipped: {model}: torn, its content is not what was written; going on from {tmp_path / '000000'}"
+    with pytest.warns(RuntimeWarning, match=re.escape(skipped)):
+        again = make(**same, resume=tmp_path)
+    assert equal(again.run().join().state_dict(), whole.state_dict())
 
 
 @pytest.mark.parametrize("policy", [*slow("sync"), "cadence"])
