@@ -247,3 +247,10 @@ def test_the_steady_state_is_that_of_the_ranks_that_are_there(when: float | None
     assert found.bound == pytest.approx(12.0, rel=0.01), "the global batch of 12 samples takes a second"
     assert found.samples_per_s == pytest.approx(found.bound, rel=0.01)
     assert found.seconds < ended
+
+
+def test_a_rank_that_never_came_is_absent_in_the_goodput_of_a_killed_run() -> None:
+    """It was starting until the end."""
+    goodput = result(absent=1, status="killed").goodput
+    assert goodput is not None
+    assert (goodput.parts.absent, goodput.parts.starting) == (pytest.approx(1 / 3), 0.0)

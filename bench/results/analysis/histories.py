@@ -99,7 +99,10 @@ class Histories:
     def stays(self, rank: int, worked: Iterable[float]) -> list[Stay]:
         """Return the spans of a rank from `begin` to `end`. `worked`: ends of its slices, ascending."""
         ends = list(worked)
-        late = rank not in self.ready and bool(self.moves[rank] or self.finished)
+        begun = bool(self.finished) or any(
+            self.reports.values()
+        )  # training begins once all that were started are ready
+        late = rank not in self.ready and (begun or bool(self.moves[rank]))
         stays, state, since = list[Stay](), "absent" if late else "starting", self.begin
 
         def turn(to: str, at: float) -> None:
