@@ -25,7 +25,7 @@ from bench.results.analysis.stream import Floats, RunRecords
 from bench.results.cells import micro_batches
 from bench.timeline.about import Named
 from bench.timeline.trace import Span, Trace
-from ddp.core.messages.commands import Abort, Drop, Join
+from ddp.core.messages.commands import Abort, Drop, Join, Leave
 from ddp.core.messages.events import (
     Averaged,
     AverageFailed,
@@ -271,7 +271,7 @@ def _marks(trace: Trace, stream: RunRecords, run: int) -> None:
         elif isinstance(event, Joined):
             trace.mark(event.rank, PHASE, "back", at, {"seconds": event.seconds})
             trace.mark(run, PHASE, f"rank {event.rank} is back", at, {})
-        elif not isinstance(event, Join | Resumed):
+        elif not isinstance(event, Join | Leave | Resumed):
             text = event.error if isinstance(event, (Failed, AverageFailed)) else event.reason
             trace.mark(event.rank, PHASE, f"{type(event).__name__}: {text}", at, {})
             if isinstance(event, Drop):

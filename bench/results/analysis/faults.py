@@ -1,7 +1,8 @@
 """What went wrong, and what the run did about it: one row for each lost rank, and for each broken collective that cost
 no rank.
 
-A collective breaks on all its ranks. If it broke because a rank was lost, it belongs to the row of that loss.
+A collective breaks on all its ranks. If it broke because a rank was lost, it belongs to the row of that loss. If it
+broke because ranks left their group as ordered, so that others can join, it is no fault.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from bench.results.analysis.stream import RunRecords
 from bench.results.live.run import Trouble
 from bench.results.schema import FaultRow, Metrics
-from ddp.core.messages.commands import Abort, Drop, Join
+from ddp.core.messages.commands import Abort, Drop, Join, Leave
 from ddp.core.messages.events import AverageFailed, Failed, Lost, Merged, Progress, Resumed
 from ddp.core.messages.join_events import Joined
 from ddp.core.rounds.rounds import IN_STEP
@@ -105,7 +106,7 @@ class _Faults:
         """Rank that raised or is lost -> index of its row."""
         self._broken: list[AverageFailed] = []
         """The failures of the collective that broke last, until a new group is formed."""
-        self._cost_a_rank = False
+        self._cost_a_rank = self._parting = False
         self.rows: list[FaultRow] = []
 
     def add(self, at: float, record: Trouble) -> None:
@@ -125,6 +126,8 @@ class _Faults:
             case Abort():
                 if match := _OF_RANK.fullmatch(record.reason):
                     self._settle(at, int(match[1]), match[2], "ended the run")
+            case Leave():
+                self._parting = True
             case Join():
                 self.end_break()
             case Joined():
@@ -173,7 +176,8 @@ class _Faults:
         rank."""
         broken, self._broken = self._broken, []
         cost_a_rank, self._cost_a_rank = self._cost_a_rank, False
-        if not broken or cost_a_rank:
+        parting, self._parting = self._parting and all(event.round == IN_STEP for event in broken), False
+        if not broken or cost_a_rank or parting:
             return
         first = broken[0]
         what = "an exchange of gradients" if first.round == IN_STEP else f"round {first.round}"

@@ -17,9 +17,10 @@ import numpy as np
 from bench.base.grouping import grouped
 from bench.results.analysis.breakdown import CATEGORY, Spans, absences, wall_begin, wall_end
 from bench.results.analysis.stream import RunRecords, Slices
-from ddp.core.messages.commands import Drop
+from ddp.core.messages.commands import Drop, Join, Leave
 from ddp.core.messages.events import AverageFailed, Failed, Lost
 from ddp.core.messages.join_events import Joining
+from ddp.core.rounds.rounds import IN_STEP
 
 LEAST_S = 1e-3
 """Shorter gaps, seconds, are summed up, not listed."""
@@ -65,13 +66,21 @@ def gaps(stream: RunRecords) -> list[Gap]:
     away = absences(stream, present[-1] + 1)
     ranks = {rank: _RankSlices(stream, rank, away.get(rank, ())) for rank in present}
     late = last_arrivals(stream.slices)
-    # A collective breaks on the ranks that are left: none of them went wrong.
-    troubles = sorted(
-        (at, NOBODY if isinstance(record, AverageFailed) else record.rank)
-        for at, record in stream.trouble
-        if isinstance(record, Failed | Lost | AverageFailed | Drop)
-    )
+    troubles = sorted(_troubles(stream))
     return [gap for rank in ranks.values() for gap in rank.gaps(ranks, late, troubles)]
+
+
+def _troubles(stream: RunRecords) -> Iterator[tuple[float, int]]:
+    """Yield (time, the rank that went wrong) of faults. A collective breaks on the ranks that are left, so none of them
+    went wrong; if it breaks because ranks leave their group as ordered, it is no fault."""
+    parting = False
+    for at, record in stream.trouble:
+        if isinstance(record, Leave | Join):
+            parting = isinstance(record, Leave)
+        elif isinstance(record, Failed | Lost | Drop):
+            yield at, record.rank
+        elif isinstance(record, AverageFailed) and not (parting and record.round == IN_STEP):
+            yield at, NOBODY
 
 
 def last_arrivals(s: Slices) -> dict[int, int]:

@@ -129,7 +129,7 @@ class RunRecords:
     plans: list[tuple[float, Plan]] = field(default_factory=list)
     """(time of the event before it, plan)."""
     trouble: list[tuple[float, Trouble]] = field(default_factory=list)
-    """Faults, the reactions to them, and new groups, in order, each with its time."""
+    """Faults, the reactions to them, and groups that end or begin, in order, each with its time."""
     moves: list[tuple[float, Move]] = field(default_factory=list)
     """Records that say that ranks leave or return, or form groups, each with its time."""
     drops: dict[int, float] = field(default_factory=dict)
@@ -263,7 +263,7 @@ def _enter(stream: RunRecords, record: Record, now: float) -> None:
         case Joined():
             stream.drops.pop(record.rank, None)
             stream.trouble.append((now, record))
-        case Failed() | Lost() | AverageFailed() | Drop() | Abort() | Join() | Resumed():
+        case Failed() | Lost() | AverageFailed() | Drop() | Abort() | Leave() | Join() | Resumed():
             stream.trouble.append((now, record))
             if isinstance(record, Drop):
                 stream.drops[record.rank] = now

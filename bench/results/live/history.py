@@ -13,7 +13,7 @@ from bench.results.live.run import RankFigures, RunFigures, Trouble, is_change
 from bench.results.live.series import Series, TimeBin
 from bench.results.schema import MOST_RANKS
 from ddp.core.figures.summary import EpochFigures
-from ddp.core.messages.commands import Abort, Drop, Join, Plan
+from ddp.core.messages.commands import Abort, Drop, Join, Leave, Plan
 from ddp.core.messages.events import AverageFailed, Failed, GuardVerdict, Lost, Memory, Progress, Resumed, RoundClosed
 from ddp.core.messages.join_events import Joined
 from ddp.core.messages.run_bounds import RunHeader
@@ -106,7 +106,7 @@ class RunHistory:
                 self.verdicts = [*self.verdicts, (seconds, record)][-POINTS:]
             case Join() if all(isinstance(known, Join) for _, known in self.trouble):
                 pass  # the first group is no trouble
-            case Failed() | Lost() | AverageFailed() | Drop() | Abort() | Join() | Joined() | Resumed():
+            case Failed() | Lost() | AverageFailed() | Drop() | Abort() | Leave() | Join() | Joined() | Resumed():
                 self.trouble = [*self.trouble, (at, record)][-POINTS:]
 
     def _spread(self, record: Progress | Memory, rank: RankFigures) -> None:

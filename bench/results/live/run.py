@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 
 from ddp.core.anomalies.slowness import SlowFold
 from ddp.core.figures.summary import EpochFigures, EpochFold
-from ddp.core.messages.commands import Abort, Drop, Join, Plan
+from ddp.core.messages.commands import Abort, Drop, Join, Leave, Plan
 from ddp.core.messages.events import AverageFailed, Failed, Finished, Lost, Memory, Progress, Ready, Resumed, Slice
 from ddp.core.messages.join_events import Joined, Joining
 from ddp.process.codec import Record
 
-Trouble = Failed | Lost | AverageFailed | Drop | Abort | Join | Joined | Resumed
+Trouble = Failed | Lost | AverageFailed | Drop | Abort | Leave | Join | Joined | Resumed
 
 
 @dataclass

@@ -30,9 +30,9 @@ PRESENCE = 6
 """First version of results in which a rank that is absent does not count as present."""
 OF_PRESENCE = ("breakdown", "time_s.rank_wall", "time_s.checkpoint", "throughput.efficiency")
 """Fields in which that makes a difference."""
-OF_IDLE = ("timeline.", "throughput.steady", "goodput")
-"""Fields in which it makes a difference that idle time and steady state leave out the absence of ranks, and that goodput
-counts it in runs that were cut short, too."""
+OF_IDLE = ("timeline.", "throughput.steady", "goodput", "faults")
+"""Fields in which it makes a difference that idle time and steady state leave out the absence of ranks, that goodput counts
+it in runs that were cut short, too, and that collectives which end for a rank that joins are no faults."""
 OF_CLOCK = ("time_s", "throughput", "epochs", "target", "goodput", "work", "elche")
 """Sections of a result that depend on the training clock."""
 ROOM = 2
