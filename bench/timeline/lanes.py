@@ -69,7 +69,8 @@ def make_trace(
     about = {"run_id": spec.run_id, "cell_hash": spec.config_hash, "model": spec.model, "mode": spec.mode}
     trace = Trace(stream.zero, about | _clock(stream) | {"launched": launched, "started": started})
     run = spec.world_size
-    devices = {event.rank: event.device for event in (*stream.of(Joining), *stream.ready.values())}
+    devices = {event.rank: event.device for event in stream.of(Joining)}
+    devices |= {rank: event.device for rank, event in stream.ready.items()}
     for rank in range(spec.world_size):
         device = devices.get(rank, "never ready")
         speed = f" · emulated speed {spec.speeds[rank]:g}" if rank < len(spec.speeds) else ""
