@@ -235,9 +235,8 @@ def _complete(
         with suppress(OSError):  # the check says that there is none, and how to audit by hand
             write_report(writer.path, report, metrics)
     write_text(writer.path / METRICS, metrics.model_dump_json(indent=1) + "\n")
-    for offer in writer.path.glob(OFFERS):  # nobody takes it any longer
-        with suppress(OSError):
-            offer.unlink()
+    for offer in filter(Path.is_file, writer.path.glob(OFFERS)):  # nobody takes it any longer
+        offer.unlink(missing_ok=True)
     return Outcome(plan.spec, writer.commit(metrics.status), metrics)
 
 

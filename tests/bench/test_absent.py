@@ -18,14 +18,16 @@ from bench.results.schema import Metrics
 from bench.timeline.figure import _bars
 from bench.timeline.lanes import PHASE, make_trace
 from bench.validate.checks.breakdown import FRACTIONS
+from ddp.core.messages import commands, events
 from ddp.core.messages.events import Finished, Ready, Reduced, Slice
 from ddp.core.messages.join_events import Joining
 from ddp.core.policies import POLICIES
+from ddp.core.rounds.rounds import IN_STEP
 from ddp.core.settings.world import World
 from ddp.sim import Costs, Simulation
 from tests.bench.report_parts import part
 from tests.bench.report_parts import undrawn as undrawn
-from tests.bench.streams import make_spec, write_run
+from tests.bench.streams import make_metrics, make_records, make_spec, write_run
 
 SPEC = make_spec("nccl_cadence", 3, batch_size=4, epochs=1)
 START_S = 7.0
@@ -254,3 +256,13 @@ def test_a_rank_that_never_came_is_absent_in_the_goodput_of_a_killed_run() -> No
     goodput = result(absent=1, status="killed").goodput
     assert goodput is not None
     assert (goodput.parts.absent, goodput.parts.starting) == (pytest.approx(1 / 3), 0.0)
+
+
+def test_a_collective_that_ends_because_ranks_leave_for_one_that_joins_is_no_fault() -> None:
+    """Where gradients are averaged in steps: a rank that had begun the next step found that the others had left."""
+    leave = [commands.Leave(rank, 0, "rank 2 is back") for rank in (0, 1)]
+    broke = [events.AverageFailed(103.0, 1, IN_STEP, "rank 0 has left")]
+    joins = [commands.Join(rank, 1, (0, 1, 2), False, "ranks that exchange gradients") for rank in (0, 1, 2)]
+    assert make_metrics(SPEC, [*make_records(SPEC), *leave, *broke, *joins]).faults == []
+    (fault,) = make_metrics(SPEC, [*make_records(SPEC), *leave, *joins, *broke]).faults
+    assert (fault.rank, fault.kind) == (None, "average_failed")

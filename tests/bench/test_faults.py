@@ -25,7 +25,6 @@ from bench.timeline import make_trace, write_timeline
 from bench.validate import judge
 from ddp.core.messages import commands, events
 from ddp.core.messages.join_events import Joined
-from ddp.core.rounds.rounds import IN_STEP
 from ddp.core.settings.faults import parse
 from ddp.process.codec import Record
 from tests.bench.report_parts import undrawn as undrawn
@@ -100,16 +99,6 @@ def test_a_collective_that_broke_without_a_loss_is_one_row_and_costs_no_warning(
     assert (fault.rank, fault.kind) == (None, "average_failed")
     assert fault.text == "round 4 broke on ranks 0, 1 and 2: timed out"
     assert not any("without rank" in warning for warning in metrics.warnings)
-
-
-def test_a_collective_that_ends_because_ranks_leave_for_one_that_joins_is_no_fault() -> None:
-    """Where gradients are averaged in steps: a rank that had begun the next step found that the others had left."""
-    leave = [commands.Leave(rank, 0, "rank 2 is back") for rank in (0, 1)]
-    broke = [events.AverageFailed(103.0, 1, IN_STEP, "rank 0 has left")]
-    joins = [commands.Join(rank, 1, (0, 1, 2), False, "ranks that exchange gradients") for rank in (0, 1, 2)]
-    assert make_metrics(SPEC, [*make_records(SPEC), *leave, *broke, *joins]).faults == []
-    (fault,) = make_metrics(SPEC, [*make_records(SPEC), *leave, *joins, *broke]).faults
-    assert (fault.rank, fault.kind) == (None, "average_failed")
 
 
 def test_a_loss_that_ends_the_run_is_named() -> None:

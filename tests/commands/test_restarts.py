@@ -16,7 +16,6 @@ import psutil
 import pytest
 
 from bench.base.interrupts import SUPERVISED
-from bench.results.analysis.faults import BEGAN_ANEW
 from bench.results.runfolder import Run, find_runs
 from bench.runner import automatic_restart, resume
 from bench.runner.automatic_restart import RestartBudget
@@ -82,36 +81,6 @@ def test_what_lasts_is_met_again_and_what_struck_once_is_not(monkeypatch: pytest
     monkeypatch.setattr(automatic_restart, "last_checkpoint", lambda broken: (None, ()))
     automatic_restart.launch_with_restarts(cast(Any, OnlyJob(job)), cast(Any, None), None, 0)
     assert met == [script, script[1:]]
-
-
-def test_a_run_that_begins_anew_as_its_checkpoints_are_damaged_says_so(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """It said that there was no checkpoint yet."""
-    (tmp_path / "checkpoints" / "000001").mkdir(parents=True)
-    (tmp_path / "config.json").write_text("{}")
-    told: list[tuple[str, ...]] = []
-
-    def launched(*_: object, notes: tuple[str, ...], **__: object) -> str:
-        told.append(notes)
-        if len(told) == 1:
-            broken = CutShort(RankLost("rank 0: gone"), ())
-            broken.folder = tmp_path
-            raise broken
-        return "the outcome"
-
-    job = Job(toy.task, 1, 8, 0, 2, POLICIES["sync"](), "zero1", tmp_path, restarts=None)
-    monkeypatch.setattr(automatic_restart, "launch", launched)
-    automatic_restart.launch_with_restarts(cast(Any, OnlyJob(job)), cast(Any, None), None, 0)
-    torn = f"{tmp_path}/checkpoints/000001/books: No such file or directory"
-    assert told == [(), (f"{BEGAN_ANEW} (0 times so far), as no checkpoint is undamaged ({torn}): rank 0: gone",)]
-    place = tmp_path / "place"
-    tmp_path.joinpath("checkpoints").rename(_begun(place, time.time() + 1.0) / "checkpoints")
-    monkeypatch.setenv(SUPERVISED, json.dumps({"since": 0.0, "because": "killed"}))
-    source, (note,) = left_by_killed(place)
-    assert source is None
-    assert note.startswith(f"killed; it began anew: resume={place}: ")
-    assert "No such file or directory" in note
 
 
 def the_run(folder: Path) -> Run:
@@ -265,13 +234,12 @@ def test_a_signal_that_comes_before_the_command_ends_it(tmp_path: Path, monkeypa
     assert supervise([]) == 128 + signal.SIGTERM
 
 
-def _begun(place: Path, at: float) -> Path:
+def _begun(place: Path, at: float) -> None:
     """A run without a checkpoint, by the clock of its file system."""
     folder = place.with_name(f".tmp-{place.name}-{2**22 + 1}")
     folder.mkdir(parents=True)
     (folder / "config.json").write_text("{}")
     os.utime(folder / "config.json", (at, at))
-    return folder
 
 
 def test_only_a_cell_that_was_killed_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
