@@ -7,8 +7,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from datetime import timedelta
@@ -29,6 +27,7 @@ from tests.api.conftest import Make, right
 from tests.api.watched import check_timeline, pieces
 from tests.bench.dashboards import messages, until
 from tests.runtime import toy
+from tests.warm import Warm, wait_for
 
 
 def train_step(model: nn.Module, batch: Any) -> Tensor:
@@ -237,14 +236,15 @@ time.sleep(60)
 """
 
 
-def test_nothing_is_left_of_a_script_that_is_killed() -> None:
+def test_nothing_is_left_of_a_script_that_is_killed(warm: Warm, tmp_path: Path) -> None:
     import psutil
 
-    script = subprocess.Popen([sys.executable, "-c", CODE], stdout=subprocess.PIPE, text=True)
-    assert script.stdout is not None
-    pid, _, root = script.stdout.readline().strip().partition(" ")
+    (tmp_path / "script.py").write_text(CODE)
+    script = warm.start(tmp_path, "script.py")
+    wait_for(lambda: script.printed().endswith("\n"), script)
+    pid, _, root = script.printed().strip().partition(" ")
     assert Path(root).is_dir()
     os.kill(script.pid, signal.SIGKILL)
-    script.communicate()
+    assert script.result()[0] == -signal.SIGKILL
     until(lambda: not psutil.pid_exists(int(pid)))
     assert not Path(root).exists()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import os
 import signal
 import socket
-import subprocess
-import sys
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from bench.dashboard.server import names_us
 from bench.results.runfolder import EVENTS
 from tests.bench.dashboards import begin, line, messages, progress, serving
 from tests.bench.streams import make_spec, write_run
+from tests.warm import Warm, wait_for
 
 
 def test_a_stream_says_everything_and_after_a_broken_connection_what_is_new(tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def raw(port: int, method: str, path: str, *lines: str) -> tuple[int, dict[str, 
     return int(first.split()[1]), headers, body
 
 
-def test_a_disk_that_does_not_answer_keeps_no_server_from_ending(tmp_path: Path) -> None:
+def test_a_disk_that_does_not_answer_keeps_no_server_from_ending(warm: Warm, tmp_path: Path) -> None:
     """SIGTERM and Ctrl-C, while a look hangs and somebody watches."""
     code = """
 import sys, threading
@@ -234,21 +234,20 @@ def hang(root):
 tree.scan = hang
 sys.exit(cli.dispatch(["dashboard", sys.argv[1]]))
 """
+    (tmp_path / "script.py").write_text(code)
+    (tmp_path / "runs").mkdir()
     for number in (signal.SIGTERM, signal.SIGINT):
-        process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-        assert process.stdout is not None
+        process = warm.start(tmp_path, "script.py", str(tmp_path / "runs"))
         try:
-            port = int(process.stdout.readline().rstrip("/\n").rpartition(":")[2])
-            stream = messages(port)
+            first = wait_for(lambda said=process.printed: "\n" in said() and said().splitlines()[0], process)
+            stream = messages(int(first.rstrip("/").rpartition(":")[2]))
             assert next(stream).kind == "hello"
-            assert process.stdout.readline() == "hangs\n"
-            process.send_signal(number)
+            wait_for(lambda said=process.printed: said().endswith("\nhangs\n"), process)
+            os.kill(process.pid, number)
             process.wait(30)
             stream.close()
         finally:
-            process.kill()
-            process.wait()
-            process.stdout.close()
+            process.kill_all()
 
 
 def test_a_look_that_fails_is_not_the_last(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

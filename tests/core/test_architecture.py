@@ -31,15 +31,21 @@ def modules() -> dict[str, ast.Module]:
     return {_dotted(file): ast.parse(file.read_text(encoding="utf-8")) for file in files}
 
 
+@cache
+def nodes(name: str) -> list[ast.AST]:
+    """All that a module consists of."""
+    return list(ast.walk(modules()[name]))
+
+
 def _dotted(file: Path) -> str:
     name = ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
     return f"bench.{name}" if file.is_relative_to(ROOT / "models") else name
 
 
-def imports(tree: ast.Module) -> set[str]:
+def imports(module: str) -> set[str]:
     """What is imported of our own, wherever it stands: inside functions and for types alone as well."""
     found: set[str] = set()
-    for node in ast.walk(tree):
+    for node in nodes(module):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -49,13 +55,13 @@ def imports(tree: ast.Module) -> set[str]:
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:
-    TopologicalSorter({name: imports(tree) - {name} for name, tree in modules().items()}).prepare()  # names a circle
+    TopologicalSorter({name: imports(name) - {name} for name in modules()}).prepare()  # names a circle
 
 
 def test_a_name_is_that_of_one_class() -> None:
     places = defaultdict(list)
-    for name, tree in modules().items():
-        for node in ast.walk(tree):
+    for name in modules():
+        for node in nodes(name):
             if isinstance(node, ast.ClassDef) and node.name not in BY_REGISTRY:
                 places[node.name].append(name)
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
@@ -131,9 +137,9 @@ def raised(node: ast.AST) -> Iterator[str]:
             yield from raised(child)
 
 
-def named(tree: ast.Module) -> Iterator[str]:
+def named(module: str) -> Iterator[str]:
     """What functions, their arguments and variables are called."""
-    for node in ast.walk(tree):
+    for node in nodes(module):
         match node:
             case ast.FunctionDef(name=name) | ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()):
                 yield name
@@ -156,7 +162,7 @@ def test_descriptions_name_the_errors_that_are_raised() -> None:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_variables_are_nouns(package: str) -> None:
-    names = [(name, each) for name, tree in modules().items() if _of(name, package) for each in named(tree)]
+    names = [(name, each) for name in modules() if _of(name, package) for each in named(name)]
     assert [f"{place}: {name}" for place, name in names if name in NO_NOUNS] == []
 
 
@@ -189,7 +195,10 @@ METRICS_SYNC = ("bench/results/analyze.py", "sync")
 def test_make_test_leaves_out_no_file_of_tests() -> None:
     """`make slow` has second combinations, and nothing alone."""
     for file in (ROOT / "tests").rglob("test_*.py"):
-        tree = ast.parse(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
+        if "mark.slow" not in text:
+            continue
+        tree = ast.parse(text)
         tests = [each for each in tree.body if isinstance(each, ast.FunctionDef) and each.name.startswith("test_")]
         marks = [[ast.unparse(each) for each in test.decorator_list] for test in tests]
         assert not tests or any("pytest.mark.slow" not in each for each in marks), file
@@ -198,11 +207,11 @@ def test_make_test_leaves_out_no_file_of_tests() -> None:
 def test_policies_are_named_in_their_own_rooms_only() -> None:
     """A new policy is one file and one line: nobody else knows which there are. Words of documentation are free."""
     named, imported = set(), set()
-    for name, tree in modules().items():
+    for name in modules():
         if name.startswith("ddp.core.policies"):
             continue
         place = f"{name.replace('.', '/')}.py"
-        for node in ast.walk(tree):
+        for node in nodes(name):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in POLICIES:
                 named.add((place, node.value))
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ddp.core.policies."):
