@@ -30,7 +30,7 @@ from bench.dashboard.process import listen
 from bench.results.runfolder import CONFIG, EVENTS, find_runs
 from bench.results.writer import RunWriter
 from benchmarks import frame
-from tests.bench.dashboards import messages
+from tests.bench.dashboard.dashboards import messages
 from tests.bench.streams import lines, make_records, make_spec
 
 PACES = (0, 100, 1000, 10_000)

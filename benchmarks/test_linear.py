@@ -1,6 +1,6 @@
 """Times the analysis of a finished run over 10,000, 100,000 and 1,000,000 records: core seconds per 100,000 records,
 which must not grow with the length of the run. Half of the records are of rounds and epochs, whose number grows with
-the run. `tests/bench/test_linear.py` counts operations in place of seconds."""
+the run. `tests/bench/results/test_linear.py` counts operations in place of seconds."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.bench.generated import plant
+from tests.bench.report.generated import plant
 
 ROUNDS = 2
 MOST_S = {1: 1.5, 200: 8.0, 1000: 20.0}

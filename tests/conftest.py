@@ -68,13 +68,14 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
 
 
 HEAVIEST = (
-    *("commands/test_resume.py", "sim/test_faults.py", "commands/test_launchers.py", "bench/test_cli.py"),
-    *("faults/test_process_cells.py", "bench/test_cli_failures.py", "commands/test_restarts.py", "bench/test_pages.py"),
-    *("runtime/test_remote_run.py", "bench/test_taken.py", "commands/test_cli_process.py", "bench/test_audit.py"),
-    *("launcher/test_real_launchers.py", "bench/test_printed_commands.py", "conformance/test_oracle.py"),
-    *("virtual/test_virtual.py", "bench/test_report_plans.py", "runtime/test_rejoin.py", "sim/test_controller.py"),
-    *("api/test_script.py", "predict/test_predict.py", "api/test_checkpoints.py", "bench/test_strange_files.py"),
-    *("bench/test_wheel.py", "sim/test_checkpoints.py", "api/test_several_optimizers.py", "bench/test_audit_ranks.py"),
+    *("commands/test_resume.py", "sim/test_faults.py", "commands/test_launchers.py", "command/test_cli.py"),
+    *("faults/test_process_cells.py", "command/test_cli_failures.py", "commands/test_restarts.py"),
+    *("report/test_pages.py", "runtime/test_remote_run.py", "command/test_taken.py", "commands/test_cli_process.py"),
+    *("audit/test_audit.py", "launcher/test_real_launchers.py", "command/test_printed_commands.py"),
+    *("conformance/test_oracle.py", "virtual/test_virtual.py", "report/test_report_plans.py", "runtime/test_rejoin.py"),
+    *("sim/test_controller.py", "api/test_script.py", "predict/test_predict.py", "api/test_checkpoints.py"),
+    *("command/test_strange_files.py", "repository/test_wheel.py", "sim/test_checkpoints.py"),
+    *("api/test_several_optimizers.py", "audit/test_audit_ranks.py"),
 )
 """Files that take long come first, those that compute beside those that wait: at the end nobody waits for one of them."""
 

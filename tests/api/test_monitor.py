@@ -25,7 +25,7 @@ from ddp.monitor.track import RunSubject
 from ddp.trainer.observers import RunObservers
 from tests.api.conftest import Make, right
 from tests.api.watched import check_timeline, pieces
-from tests.bench.dashboards import messages, until
+from tests.bench.dashboard.dashboards import messages, until
 from tests.runtime import toy
 from tests.warm import Warm, wait_for
 

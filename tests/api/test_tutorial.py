@@ -1,4 +1,4 @@
-"""The tutorial's script as it is printed; `tests/bench/test_wheel.py` takes it to its verdict."""
+"""The tutorial's script as it is printed; `tests/bench/repository/test_wheel.py` takes it to its verdict."""
 
 from __future__ import annotations
 

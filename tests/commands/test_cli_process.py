@@ -14,7 +14,7 @@ import pytest
 
 from bench.base import interrupts
 from bench.results.runfolder import find_runs
-from tests.bench.dashboards import until
+from tests.bench.dashboard.dashboards import until
 from tests.held_up import in_time
 from tests.slow import slow
 from tests.warm import PICTURES, Warm, wait_for

@@ -14,7 +14,7 @@ from playwright.sync_api import Page
 from bench.dashboard import page as pages
 from bench.dashboard.board import whole
 from bench.results.runfolder import CONFIG, EVENTS
-from tests.bench.dashboards import HOSTILE, begin, serving, until
+from tests.bench.dashboard.dashboards import HOSTILE, begin, serving, until
 from tests.bench.streams import lines, make_metrics, make_records, make_spec, write_run
 from tests.browser import browser  # noqa: F401
 from tests.browser import page as tab  # noqa: F401

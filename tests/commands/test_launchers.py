@@ -11,7 +11,7 @@ import pytest
 
 from bench.results.lease import in_making
 from bench.results.runfolder import find_runs
-from tests.bench.dashboards import until
+from tests.bench.dashboard.dashboards import until
 from tests.slow import slow
 from tests.warm import PICTURES, Warm, wait_for
 

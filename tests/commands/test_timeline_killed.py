@@ -10,7 +10,7 @@ from pathlib import Path
 from bench.results.runfolder import EVENTS, find_runs
 from bench.timeline import launched_at
 from bench.timeline.rewrite import locate, rewrite
-from tests.bench.trace_rules import violations
+from tests.bench.timeline.trace_rules import violations
 from tests.warm import PICTURES, Warm, wait_for
 
 

@@ -1,6 +1,6 @@
 """MLPerf's reference-convergence-point rule, as its checker computes it; only on request (`--with rcp`). It never
 decides a verdict of ours: it is one-sided, and passes runs that are six times slower
-(`tests/bench/test_validate_rcp.py`).
+(`tests/bench/validate/statistics/test_validate_rcp.py`).
 
 Source: mlcommons/logging, `rcp_checker`. It compares olympic means (without the lowest and the highest) of the samples
 to the target. The largest plausible speed-up is the reference's mean divided by the smallest mean that a one-sided

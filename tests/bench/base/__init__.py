@@ -1,0 +1,1 @@
+"""Tests of `bench.base`: exit codes, number formats, style, this machine."""

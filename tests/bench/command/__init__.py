@@ -1,0 +1,1 @@
+"""Tests of `bench.command`: what verbs accept, print and return."""

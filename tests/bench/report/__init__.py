@@ -1,0 +1,1 @@
+"""Tests of `bench.report`: pages, their pictures and words."""

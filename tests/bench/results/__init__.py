@@ -1,0 +1,1 @@
+"""Tests of `bench.results`: run folders, records, analysis, cells."""

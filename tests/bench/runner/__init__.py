@@ -1,0 +1,1 @@
+"""Tests of `bench.runner`: scripts, reruns, digests, hosts."""

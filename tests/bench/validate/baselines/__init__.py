@@ -1,0 +1,1 @@
+"""Tests of how baselines are proposed, accepted, chosen and revised."""

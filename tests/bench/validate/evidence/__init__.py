@@ -1,0 +1,1 @@
+"""Tests of whether the files of a run may be trusted."""

@@ -1,0 +1,1 @@
+"""Tests of figures that are recomputed from records."""

@@ -1,0 +1,1 @@
+"""Tests of what policies, guards and ranks must have done."""

@@ -1,0 +1,1 @@
+"""Tests of states, copies and averages by their sketches."""

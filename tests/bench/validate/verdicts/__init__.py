@@ -1,0 +1,1 @@
+"""Tests of verdicts, from the folder to the line, and of their output."""
