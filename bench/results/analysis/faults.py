@@ -11,6 +11,7 @@ import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 
 from bench.results.analysis.stream import RunRecords
 from bench.results.live.run import Trouble
@@ -213,13 +214,18 @@ def _life(returns: _Returns, rank: int | None, at: float) -> _Life:
 
 def _again(stream: RunRecords, returns: _Returns) -> dict[_Life, str]:
     """Return life of a lost rank -> text on how many of its samples others trained again; without lives whose samples
-    were all kept."""
+    were all kept. Of shared steps the last ones enter the model as the rank returns, before it trains again."""
     dropped = {record.rank for _, record in stream.trouble if isinstance(record, Drop)}
-    lost: dict[_Life, int] = defaultdict(int)
+    lost, first = defaultdict[_Life, int](int), dict[_Life, float]()
     for event in stream.of(Progress) if dropped else ():
         if event.rank in dropped:
-            lost[_life(returns, event.rank, event.at)] += event.samples
+            life = _life(returns, event.rank, event.at)
+            lost[life] += event.samples
+            first.setdefault(life, event.at)
     for merged in stream.of(Merged) if dropped else ():
         if merged.rank in dropped:
-            lost[_life(returns, merged.rank, merged.at)] -= measure(merged.spans)
+            rank, number = _life(returns, merged.rank, merged.at)
+            while number and merged.at < first.get((rank, number), inf):
+                number -= 1
+            lost[rank, number] -= measure(merged.spans)
     return {life: f"; {count:,} of its samples were trained again" for life, count in lost.items() if count > 0}

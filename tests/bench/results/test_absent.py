@@ -9,6 +9,7 @@ import pytest
 
 from bench.report import write_report
 from bench.results.analysis.breakdown import absences
+from bench.results.analysis.faults import faults
 from bench.results.analysis.idle import gaps
 from bench.results.analysis.steady import steady
 from bench.results.analysis.stream import sort
@@ -20,7 +21,7 @@ from bench.timeline.lanes import PHASE, make_trace
 from bench.validate.checks.breakdown import FRACTIONS
 from ddp.core.messages import commands, events
 from ddp.core.messages.events import Finished, Ready, Reduced, Slice
-from ddp.core.messages.join_events import Joining
+from ddp.core.messages.join_events import Joined, Joining
 from ddp.core.policies import POLICIES
 from ddp.core.rounds.rounds import IN_STEP
 from ddp.core.settings.world import World
@@ -266,3 +267,19 @@ def test_a_collective_that_ends_because_ranks_leave_for_one_that_joins_is_no_fau
     assert make_metrics(SPEC, [*make_records(SPEC), *leave, *broke, *joins]).faults == []
     (fault,) = make_metrics(SPEC, [*make_records(SPEC), *leave, *joins, *broke]).faults
     assert (fault.rank, fault.kind) == (None, "average_failed")
+
+
+def test_shared_steps_that_enter_the_model_as_a_rank_returns_were_not_trained_again() -> None:
+    """They were said to be: the ledger enters them once the rank has joined."""
+    records: list[Any] = [
+        events.Progress(1.0, 1, 0, 4, 64, 0.1, 1.0, 0.1),
+        *(
+            events.Lost(2.0, 1, "gone"),
+            commands.Drop(1, "gone"),
+            Joined(3.0, 1, 0),
+            events.Merged(3.0, 1, 0, ((0, 64),)),
+        ),
+        *(events.Progress(4.0, 1, 0, 3, 48, 0.1, 1.0, 0.1), events.Merged(5.0, 1, 0, ((64, 112),))),
+    ]
+    (fault,) = faults(sort(records, 0.0), 3)
+    assert fault.action == "went on with ranks 0 and 2; back 1.0 s later"
