@@ -1,5 +1,5 @@
 """Which schedules hypothesis draws: the same in every run, unless `make campaign` asks for new ones. What tests draw by
-themselves is the same, too. One thread for torch in each process, as in ranks. Warm commands, warm workers."""
+themselves is the same, too. One thread for torch in each process, as in ranks. Warm commands, warm workers, warm ranks."""
 
 from __future__ import annotations
 
@@ -65,6 +65,23 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
     if nursery := config.stash.get(NURSERY, None):
         for spec in specs:
             spec.python = nursery.python
+
+
+RANKS = (
+    *("pytest", "hypothesis", "psutil", "ddp.trainer", "ddp.trainer.task", "bench.models", "bench.audit.process"),
+    *("ddp.comm.transports.gloo", "ddp.comm.transports.memory", "ddp.comm.transports.nccl", "bench.prove.ranks"),
+    *("tests.runtime.conftest", "tests.api.conftest", "tests.runtime.sharded_ranks", "tests.runtime.zero_tasks"),
+)
+"""What test modules import, and so would every rank that runs a function of theirs: a tenth of a second and more."""
+
+
+def pytest_sessionstart() -> None:
+    """Have the fork server, which starts with its first call and imports nothing later, import these as well."""
+    from ddp.backends import BACKENDS
+    from ddp.process import forkserver
+
+    warm, modules_of_ranks = forkserver.warm, (*RANKS, *(spec.module for spec in BACKENDS.values()))
+    forkserver.warm = lambda preload=(): warm((*preload, *modules_of_ranks))
 
 
 HEAVIEST = (
