@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import uvicorn
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
 from bench.command.cell_verdict import cell_verdicts
 from bench.command.summary import in_words
@@ -228,7 +228,7 @@ def test_the_page_of_a_sweep(tab: Page, sweep: Path, tmp_path: Path, width: int)
     assert len(levels) > 1
     assert max(levels) <= 1
     tab.click("#sweep .gridcell >> nth=0")
-    tab.wait_for_function("document.querySelector('#detail').innerText.includes('Comparison')", timeout=20_000)
+    expect(tab.locator("#detail")).to_contain_text("Comparison", timeout=20_000)
 
 
 def test_the_end_of_what_went_well_is_not_red(tab: Page, tmp_path: Path) -> None:  # noqa: F811
@@ -248,7 +248,8 @@ def test_the_end_of_what_went_well_is_not_red(tab: Page, tmp_path: Path) -> None
                 assert words in tab.inner_text("#link")
                 assert tab.get_attribute("#link", "class") == kind
                 continue
-        tab.wait_for_function("document.getElementById('link').textContent.includes('over')")
+        # Not `wait_for_function`: looking a second time needs `eval`, which the page's policy forbids.
+        expect(tab.locator("#link")).to_contain_text("over")
         assert words in tab.inner_text("#link")
         assert tab.get_attribute("#link", "class") == kind
 

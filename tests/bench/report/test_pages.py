@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from PIL import Image, ImageChops
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 
 from bench.base.mode_styles import mode_style
 from bench.dashboard import page as dashboard
@@ -123,7 +123,7 @@ def test_runs_beside_each_other_have_the_colours_of_the_report(browser: Browser,
     tab = opened(browser, pages["dashboard"].as_uri(), 1400)
     keys = tab.eval_on_selector_all("#runs li", "(all) => all.map((e) => e.dataset.key)")
     tab.evaluate("(keys) => choose(keys)", sorted(keys))
-    tab.wait_for_function("document.querySelectorAll('#detail .chart').length === 3")
+    expect(tab.locator("#detail .chart")).to_have_count(3)
     lines = tab.locator("#detail .chart").first.locator("svg:not(.swatch) > path")
     strokes = lines.evaluate_all("(all) => all.map((e) => getComputedStyle(e).stroke)")
     assert strokes == [shown_as(mode_style(mode)[0]) for mode in modes[:2]] + ["rgb(28, 33, 40)"], "solo's is the ink"
@@ -161,7 +161,7 @@ def test_seeds_of_one_mode_are_told_apart(page: Page, tmp_path: Path) -> None:  
     (tmp_path / "page.html").write_text(dashboard.exported(whole(tmp_path / "runs"), Path("runs")))
     page.goto((tmp_path / "page.html").as_uri())
     page.evaluate("choose([...document.querySelectorAll('#runs li')].map((e) => e.dataset.key).sort())")
-    page.wait_for_function("document.querySelectorAll('#detail .chart').length === 3")
+    expect(page.locator("#detail .chart")).to_have_count(3)
     for chart in page.locator("#detail .chart").all():
         looks = "(all) => all.map((e) => e.getAttribute('stroke-dasharray'))"
         dashes = chart.locator("svg:not(.swatch) > path").evaluate_all(looks)

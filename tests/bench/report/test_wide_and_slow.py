@@ -6,7 +6,7 @@ from pathlib import Path
 
 import matplotlib.image
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
 from bench.base import number_format
 from bench.base.style import some
@@ -105,5 +105,5 @@ def test_a_run_that_is_gone_makes_room_for_another(tab: Page, tmp_path: Path) ->
     tab.evaluate(f"choose(['{other}']); take('row', '{other}', state.rows.get('{other}'))")
     tab.evaluate(f"choose(['{gone}'])")
     tab.evaluate(f"take('row', '{gone}', null)")
-    tab.wait_for_function("document.querySelector('#runs li.chosen') !== null")
+    expect(tab.locator("#runs li.chosen")).to_have_count(1)
     assert tab.locator("#runs li.chosen").get_attribute("data-key") == other
