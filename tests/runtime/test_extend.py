@@ -78,7 +78,7 @@ def test_every_addition_is_there() -> None:
 def test_one_file_and_one_line_of_each_are_all_that_the_command_needs(tmp_path: Path) -> None:
     """Classes are imported, too: a second line. Everything is added to one copy of the packages, which lists it."""
     for name in ("bench", "ddp", "models", "conf", "baselines"):
-        shutil.copytree(ROOT / name, tmp_path / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, tmp_path / name, symlinks=True)
     for code, path, registry, line in FOUND:
         (tmp_path / f"{path}.py").write_text(code)
         home = (tmp_path / path).parent / "__init__.py"
