@@ -128,7 +128,7 @@ class RankLoop:
         kept = self._backend.average_state()
         # In shared memory, other ranks may have moved these values on meanwhile.
         self._loop.restore([values.clone() for values in kept] if job.life else kept, recut)
-        faults, slowdown = self._faults_left(), self._loop.slowdown
+        faults, slowdown, self._before = self._faults_left(), self._loop.slowdown, self._loop.total_steps
         self._faults = FaultInjector(
             faults, rank, slowdown, channel.lose, self._flip, self._loop.total_steps, job.scratch
         )
@@ -279,8 +279,8 @@ class RankLoop:
         self._channel.send(reports.averaged(self._rank, round, contribution, change, away_s, before, after, average))
 
     def _regroup(self, order: Join | Leave) -> None:
-        """Join a new group; or leave the present one, if ranks wait to join."""
-        loop, keeper = self._loop, self._loop.keeper if self._loop.total_steps else None
+        """Join a new group, or leave the present one. Watch the state from the first step on, as that may distribute it."""
+        loop, keeper = self._loop, self._loop.keeper if self._loop.total_steps > self._before else None
         backend = cast(StepExchange | CollectiveAverage, self._backend)
         loop.report()
         with keeper.watch.regroups(order.generation, loop.version) if keeper is not None else nullcontext():

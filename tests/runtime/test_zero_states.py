@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import nullcontext
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +17,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from benchmarks.tensor_memory import TensorWatch, kinds, sizes
+from ddp.core.messages.commands import Join
 from ddp.core.settings.checkpoints import Checkpointing
+from ddp.core.worker import Worker
+from ddp.engine.rank import RankLoop
 from ddp.sharding.partition import GRAIN, Layout
 from ddp.sharding.states import full_state_dict, load_full_state_dict, merge, sharded_state_dict
 from tests.runtime.conftest import Play
@@ -206,3 +212,24 @@ def test_the_last_gradient_of_a_step_is_seen_as_one() -> None:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
     assert watch.peak["gradients"] == watch.peak["parameters"]
+
+
+@pytest.mark.parametrize(("steps", "watched"), [(5, []), (6, [1])])
+def test_the_first_group_of_a_resumed_run_is_formed_before_its_state_is_distributed(
+    steps: int, watched: list[int]
+) -> None:
+    """As in a run from the start. `validate` said that parameters were gone, depending on when orders came."""
+    noted: list[int] = []
+    watch = SimpleNamespace(regroups=lambda generation, averages: nullcontext(noted.append(generation)))
+    rank = RankLoop.__new__(RankLoop)
+    rank._rank, rank._before, rank._worker = 0, 5, Worker()
+    parts: dict[str, Any] = {
+        "_loop": SimpleNamespace(
+            total_steps=steps, report=lambda: None, keeper=SimpleNamespace(watch=watch), version=0
+        ),
+        "_backend": SimpleNamespace(join=lambda order: None),
+        "_channel": SimpleNamespace(send=lambda event: None),
+    }
+    vars(rank).update(parts)
+    rank._regroup(Join(0, 1, (0, 1), True, "ranks that exchange gradients"))
+    assert noted == watched
