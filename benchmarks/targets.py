@@ -70,7 +70,7 @@ TARGETS = (
     Target(
         "no rank of a clean run is named as slow",
         "[recovery](../docs/explanation/recovery.md#a-rank-that-becomes-slow)",
-        r"(\d+) clean runs: (\d+) ranks are named",
+        r"In (\d+) clean runs (\d+) were named falsely",
         "{1} in {0} runs",
         lambda _, named: int(named) > 0,
     ),
