@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.validate.baselines.library import load
+from bench.validate.baselines.folder import load
 from bench.validate.baselines.reference import Metric, Reference
 from bench.validate.statistics.rank_tests import shift
 from bench.validate.statistics.significance import LOOKS, Call, Flags, Floats, decide

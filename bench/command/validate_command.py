@@ -178,7 +178,7 @@ def baseline(options: argparse.Namespace) -> Exit:
 
 
 def _propose(options: argparse.Namespace) -> Sequence[str]:
-    from bench.validate.baselines.library import Library, load
+    from bench.validate.baselines.folder import Library, load
     from bench.validate.revisions.propose import SLOWER
     from bench.validate.revisions.revision import diff, write_proposals
 
@@ -197,7 +197,7 @@ def _propose(options: argparse.Namespace) -> Sequence[str]:
 
 
 def _audit(options: argparse.Namespace) -> tuple[Sequence[str], Exit]:
-    from bench.validate.baselines.library import load
+    from bench.validate.baselines.folder import load
     from bench.validate.revisions.revision import audit, some
 
     used, problems = None, list[str]()

@@ -145,7 +145,7 @@ def play(cell: PredictedCell, calibration: Calibration, seed: int, assumed: Assu
     records, slices = list[tuple[float, Record]](), list[Slice]()
     begin = calibration.start_s
     worked = [0.0] * cell.ranks
-    in_step = cell.in_step and not calibration.snapshots
+    in_step = averages_in_step(cell, calibration)
     size = calibration.bytes if not calibration.snapshots else 2 * calibration.bytes
 
     def listen(at: float, record: Any) -> None:
@@ -200,11 +200,13 @@ def costs_of(cell: PredictedCell, calibration: Calibration, seed: int, assumed: 
     grown = assumed.collectives(cell.ranks, calibration.ranks)
     own = calibration.wires if cell.in_step or not calibration.rounds.size else calibration.rounds
     own = own if own.size else np.zeros(1)
-    times = calibration.per_step if cell.in_step and not calibration.snapshots else 1.0
+    in_step = averages_in_step(cell, calibration)
+    times = calibration.per_step if in_step else 1.0
     places = dice.integers(0, own.size, LENGTH)
     wires = (own[places] * grown * times).tolist()
-    # Where ranks share cores, they leave as these wake them: `Costs.cores`.
-    apart = cell.in_step and calibration.exits.size and not (shares(cell) and assumed.queues)
+    cores = cell.cores if shares(cell) and assumed.queues else None
+    # Where ranks share cores, they leave as these wake them.
+    apart = cell.in_step and calibration.exits.size and cores is None
     exits = calibration.exits[places] * grown * times if apart else None
     links = None if cell.links is None else replace(cell.links, seed=seed)
     size = bytes_of(cell, calibration)
@@ -221,8 +223,8 @@ def costs_of(cell: PredictedCell, calibration: Calibration, seed: int, assumed: 
         return max(own + model, 0.0) if added else max(own, model)
 
     def evaluate_s(rank: int) -> float:
-        cores = cell.cores if cell.cores is not None and assumed.queues else math.inf
-        busier = max(cell.ranks / cores, 1.0) / max(calibration.ranks / cores, 1.0)
+        most = cell.cores if cell.cores is not None and assumed.queues else math.inf
+        busier = max(cell.ranks / most, 1.0) / max(calibration.ranks / most, 1.0)
         return calibration.evaluate_s * calibration.ranks / cell.ranks * busier
 
     def leave_s(rank: int, number: int, last: bool) -> float:
@@ -231,10 +233,10 @@ def costs_of(cell: PredictedCell, calibration: Calibration, seed: int, assumed: 
     return Costs(
         step_s,
         lambda rank, done: sleeps[rank][done % len(sleeps[rank])],
-        cores=cell.cores if shares(cell) and assumed.queues else None,
+        cores=cores,
         beside_s=assumed.beside * calibration.beside_s,
         absorbed=absorbed(cell, calibration),
-        by_samples=cell.in_step and not calibration.snapshots,
+        by_samples=in_step,
         between_s=min(calibration.gaps_s),
         latency_s=calibration.latency_s * assumed.messages(cell.ranks, calibration.ranks),
         wire=wire,
@@ -247,6 +249,11 @@ def costs_of(cell: PredictedCell, calibration: Calibration, seed: int, assumed: 
         evaluate_s=evaluate_s,
         report_s=calibration.report_s,
     )
+
+
+def averages_in_step(cell: PredictedCell, calibration: Calibration) -> bool:
+    """Return whether gradients are averaged inside steps: the policy does so, and the backend has collectives."""
+    return cell.in_step and not calibration.snapshots
 
 
 def shares(cell: PredictedCell) -> bool:
@@ -263,7 +270,7 @@ def absorbed(cell: PredictedCell, calibration: Calibration) -> float:
         return 0.0
     work = mean_of(calibration.steps)
     whole = work + NOMINAL.beside * calibration.beside_s
-    behind = dict(calibration.parts).get("optimizer", 0.0) if cell.in_step and not calibration.snapshots else 0.0
+    behind = dict(calibration.parts).get("optimizer", 0.0) if averages_in_step(cell, calibration) else 0.0
     return work * (1.0 - behind) / whole * (1.0 - min(SLICE_S / whole, 1.0))
 
 

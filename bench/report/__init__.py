@@ -20,7 +20,7 @@ from bench.results.cells import Cell, cells
 from bench.results.planned import planned
 from bench.results.runfolder import find_runs
 from bench.validate import Tree, Verdict, judge_cells
-from bench.validate.baselines.library import Library, load
+from bench.validate.baselines.folder import Library, load
 from bench.validate.evidence.consistency import sound
 from ddp import registries
 

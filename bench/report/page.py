@@ -28,7 +28,7 @@ from bench.results.cells import Cell, Sample, Workload, by_workload
 from bench.results.planned import PlannedExperiment
 from bench.results.schema import Metrics
 from bench.validate import Verdict
-from bench.validate.baselines.library import Library
+from bench.validate.baselines.folder import Library
 
 NONE = "–"
 """Placeholder in tables for values that were not measured."""

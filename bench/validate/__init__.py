@@ -21,7 +21,7 @@ from bench.results.rerun_command import command
 from bench.results.runfolder import Run, find_runs
 from bench.validate import expected
 from bench.validate.baselines.fingerprint import FieldDifference, beyond
-from bench.validate.baselines.library import Library, load
+from bench.validate.baselines.folder import Library, load
 from bench.validate.baselines.reference import Reference
 from bench.validate.checks import CHECKS, OPTIONAL, Check
 from bench.validate.checks.speed import elsewhere

@@ -97,7 +97,7 @@ def test_a_failed_run_ends_the_comparison_at_once(tmp_path: Path, monkeypatch: p
 
 def row() -> TruthRow:
     figures = {"efficiency": None, "waiting": 0.0, "communicating": 0.0, "bytes": 0, "limit": "", "beyond": ()}
-    made = Prediction("", "nccl_sync", 3, "", 100.0, 90.0, 110.0, True, plays=1, seconds=1.0, **figures)  # type: ignore[arg-type]
+    made = Prediction("", "nccl_sync", 3, "", 100.0, 90.0, 110.0, True, plays=1, seconds=1.0, **figures)  # type: ignore[arg-type]  # figures of several types
     return TruthRow("mlp", made, "none", (101.0,), 0, (0.1,))
 
 

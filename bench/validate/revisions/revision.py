@@ -19,7 +19,7 @@ from bench.base.usage import writing
 from bench.base.writing import write_text
 from bench.results.cells import cells
 from bench.results.runfolder import find_runs
-from bench.validate.baselines.library import Library, files, load
+from bench.validate.baselines.folder import Library, files, load
 from bench.validate.baselines.reference import Broken, Metric, Reference, read, sealed, text
 from bench.validate.revisions.baseline_change import NOT_SHOWN, compared, weaker
 from bench.validate.revisions.baseline_history import committed

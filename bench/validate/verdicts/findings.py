@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from bench.results.cells import Cell
 from bench.results.runfolder import Run
-from bench.validate.baselines.library import Match
+from bench.validate.baselines.folder import Match
 from bench.validate.baselines.reference import Reference, Sets
 from bench.validate.evidence.derivation import ANEW, Derivation
 from bench.validate.statistics.rank_tests import Shift

@@ -12,7 +12,7 @@ import bench as api
 from bench.dashboard.board import LIVE, ROW, whole
 from bench.results.runfolder import Shut, find_runs, finished
 from bench.results.writer import RunWriter
-from bench.validate.baselines.library import load
+from bench.validate.baselines.folder import load
 from tests.bench.conftest import Bench
 from tests.bench.references import baselines
 from tests.bench.streams import make_spec, write_run

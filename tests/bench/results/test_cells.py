@@ -23,7 +23,7 @@ from bench.report.sections.changes import Pair
 from bench.report.time_to_target import reach
 from bench.results.cells import cells
 from bench.results.runfolder import CONFIG, find_runs
-from bench.validate.baselines.library import load
+from bench.validate.baselines.folder import load
 from tests.bench.references import FIVE, baselines, cell, put, with_eval
 from tests.bench.streams import make_metrics, make_records, make_spec, write_run
 

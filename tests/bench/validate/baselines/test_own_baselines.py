@@ -13,7 +13,7 @@ from bench.base.paths import judged_by
 from bench.report import judged
 from bench.results.cells import cells
 from bench.results.runfolder import find_runs
-from bench.validate.baselines.library import load
+from bench.validate.baselines.folder import load
 from tests.bench.references import FIVE, TODAY, baselines, cell, one
 
 BETTER = tuple(value + 0.02 for value in FIVE)

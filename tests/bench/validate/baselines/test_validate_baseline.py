@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.validate import judge
-from bench.validate.baselines.library import load
+from bench.validate.baselines.folder import load
 from bench.validate.baselines.reference import Broken, digest, read
 from bench.validate.baselines.schema import SCHEMA_FILE, json_schema
 from bench.validate.revisions.revision import audit, write_proposals

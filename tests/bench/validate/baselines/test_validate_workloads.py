@@ -14,7 +14,7 @@ from bench.report.page import Page
 from bench.results.cells import cells
 from bench.results.runfolder import CONFIG, find_runs
 from bench.validate import Terms, judge
-from bench.validate.baselines.library import load
+from bench.validate.baselines.folder import load
 from bench.validate.revisions.revision import accept, write_proposals
 from tests.bench.references import FIVE, TODAY, baselines, cell, one, put, verdicts
 from tests.bench.streams import make_spec

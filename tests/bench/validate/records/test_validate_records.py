@@ -12,7 +12,7 @@ import pytest
 
 from bench.results.runfolder import CONFIG
 from bench.validate import Terms, judge
-from bench.validate.baselines.library import load
+from bench.validate.baselines.folder import load
 from ddp.core.messages.event_parts import StepSketch
 from ddp.core.messages.events import Averaged, Evaluated, Finished, Progress, Ready, Snapshot, Trained
 from ddp.core.settings.faults import parse

@@ -14,7 +14,7 @@ from bench.results.cells import cells
 from bench.results.runfolder import find_runs
 from bench.results.schema import Epoch, Metrics
 from bench.validate import Verdict
-from bench.validate.baselines import library
+from bench.validate.baselines import folder
 from bench.validate.checks import pairs
 from bench.validate.checks.pairs import SHARED
 from bench.validate.revisions.revision import accept, write_proposals
@@ -163,7 +163,7 @@ def test_coarse_and_amplified_roundings_move_the_losses_of_pairs_further(
     root = write(tmp_path / "runs", "nccl_sync", 1, first=1.001, batch_size=16)
     ((run,), _) = find_runs(root)
     (found,) = cells([replace(run, metrics=run.metrics.model_copy(update=changes), config={"train": train})])
-    verdict = pairs.check(Case(found, library.load(base).match(found)))
+    verdict = pairs.check(Case(found, folder.load(base).match(found)))
     assert verdict is not None
     assert verdict.name == name
 
