@@ -13,6 +13,7 @@ import math
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -29,6 +30,7 @@ to this one."""
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ECHO_S = 0.5
 """Seconds within which a repeated signal is an echo: the group receives it, and the supervisor forwards it, too."""
+LOOK_S = 0.5
 _seen: list[int] = []
 _acted: dict[int, float] = {}
 """Signal -> when it last came, without echoes."""
@@ -106,6 +108,14 @@ def check() -> None:
     """Raise KeyboardInterrupt if an interrupt was swallowed."""
     if _seen:
         raise KeyboardInterrupt
+
+
+def end_of(process: subprocess.Popen[bytes]) -> int:
+    """Wait for the end of a process and return its exit code. The handler of a signal runs within `LOOK_S` seconds, also
+    if the signal comes just before the system call that waits, which it then does not interrupt."""
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            return process.wait(LOOK_S)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ import psutil
 
 from bench.base.environment import inherited
 from bench.base.exitcodes import Exit
-from bench.base.interrupts import ENDING, SAVE
+from bench.base.interrupts import ENDING, SAVE, end_of
 from bench.runner.starts import MOST, in_vain
 from bench.runner.submitted_cell import END_S, KEY, QUIET, STOP, log_file, result_file, write_result
 from ddp.launcher.slurm_step import job_of
@@ -109,7 +109,7 @@ class CellBatch:
             self._running = subprocess.Popen(words, cwd=self.cwd, env=own, stdout=file, stderr=file, process_group=0)
         if self._told:  # between two cells
             self._running.terminate()
-        code = self._running.wait()
+        code = end_of(self._running)
         if code < 0 and not self._told:
             time.sleep(ALSO_S)
         return code

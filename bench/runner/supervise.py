@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from bench.base.interrupts import ENDING, SUPERVISED, held_back
+from bench.base.interrupts import ENDING, SUPERVISED, end_of, held_back
 
 if TYPE_CHECKING:
     from bench.runner.resume import ResumeSource
@@ -75,7 +75,7 @@ def _run(command: list[str], environ: dict[str, str]) -> int:
             child = subprocess.Popen(command, env=environ)
         for number in untold[:1]:  # another thread received it before there was a command to tell
             child.send_signal(number)
-        code = child.wait()
+        code = end_of(child)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
