@@ -12,6 +12,7 @@ from ddp.core.messages.commands import Drop, LoadState, Restart, SendState
 from ddp.core.messages.events import Finished
 from ddp.core.messages.join_events import Joined
 from ddp.core.policies import POLICIES
+from ddp.core.settings.faults import Fault
 from ddp.core.settings.world import World
 from ddp.sim import Costs, Simulation
 from tests.sim.invariants import Invariants
@@ -82,3 +83,17 @@ def test_a_process_that_was_offered_is_none_of_the_restarts(restarts: int) -> No
     starts = [record.life for _, record in played.records if isinstance(record, Restart)]
     assert starts == [1, 2][: 1 + restarts]
     assert sum(isinstance(record, Drop) for _, record in played.records) == 1 + restarts
+
+
+def test_a_rank_that_has_joined_gets_its_own_slice_though_nothing_was_measured_since() -> None:
+    """Its slice was all of an epoch, and nobody else's: no rank was granted a step, and the run stood still."""
+    own = POLICIES["cadence"](partition_ratios=(1.0, 0.05, 0.3, 20.0), anchor=12)
+    step_s = {0: 0.043, 1: 0.026, 2: 0.023, 3: 0.01}
+    cost = Costs(lambda rank, step: step_s[rank], latency_s=0.05, wire_s=0.002, start_s=lambda rank, life: 0.0)
+    plain: dict[str, Any] = {"deadline_s": 5.0, "tolerate_loss": True, "restarts": None, "absent": 1, "spares": 1}
+    world = World(4, 8, 4, 3, blocking=True, in_step=False, **plain)
+    faults = (Fault(3, 0, "lose"), Fault(2, 0, "lose"))
+    for moment in range(30):
+        happens: dict[str, Any] = {"deaths": ((0.35 + 0.005 * moment, 0),), "offers": (0.7, 0.9), "faults": faults}
+        played = Simulation(own, world, cost, torn=lambda rank: rank == 2, watch=Invariants(), limit_s=30.0, **happens)
+        assert played.run().aborted is None, moment

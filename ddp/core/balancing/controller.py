@@ -287,14 +287,14 @@ def nudge_down(state: ElChe, factor: float) -> ElChe:
 
 
 def recount(settings: ElCheSettings, state: ElChe, before: ElChe) -> ElChe:
-    """Set the counts for the anchor and the speeds, unless the present counts do nearly as well."""
-    if state.rank is None:
+    """Set the counts for the anchor and the speeds, unless the present counts do nearly as well and no rank is without."""
+    if (counted := all(state.counts[rank] for rank in state.live)) and state.rank is None:
         return state
     costs = step_costs(settings, state)
     new = _counts(settings, state, costs, settings.max_batch_diff)
     loss = 0.0 if new == state.counts else 1 - rate(state.counts, costs) / rate(new, costs)
     losing = state.losing + 1 if loss > NOTICE else 0
     moved = (state.anchor, state.rank, state.gone) != (before.anchor, before.rank, before.gone) or not state.settled
-    if moved or loss > DEAD_ZONE or losing >= PATIENCE:
+    if not counted or moved or loss > DEAD_ZONE or losing >= PATIENCE:
         return replace(state, counts=new, losing=0)
     return replace(state, losing=losing)

@@ -31,7 +31,19 @@ MILESTONE = 3 / 4
 
 def dispatch(cohort: CoordinatorState, plan: Plan) -> tuple[CoordinatorState, tuple[Train, ...]]:
     """Grant every rank what the plan allows it and the epochs in progress still contain."""
-    return share_epoch(cohort, plan) if plan.in_step else _windows(cohort, plan)
+    if plan.in_step:
+        return share_epoch(cohort, plan)
+    cohort, grants = _windows(cohort, plan)
+    if grants or not _stuck(cohort):
+        return cohort, grants
+    return _windows(begin_window(cohort, plan), plan)
+
+
+def _stuck(cohort: CoordinatorState) -> bool:
+    """Return whether nothing is under way, so that no round will follow, though samples are left. In a window without
+    steps for a rank that has joined since, these may be its own, which no other rank may take."""
+    idle = cohort.round is None and not cohort.totals.working and not cohort.totals.trained
+    return idle and any(ledger.free for ledger in cohort.ledgers)
 
 
 def begin_window(cohort: CoordinatorState, plan: Plan) -> CoordinatorState:
