@@ -10,7 +10,8 @@ from collections import defaultdict
 from pathlib import Path
 
 from benchmarks import frame
-from ddp.core.state.phases import TABLE, Input, Phase
+from ddp.core.rounds.phases import TABLE, Input
+from ddp.core.state.round_state import Phase
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "explanation" / "architecture.md"
 BEGIN, END = "<!-- phases of a round: python -m benchmarks.phases --write -->", "<!-- end of the phases -->"

@@ -16,9 +16,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from bench.results.analysis.idle import LEAST_S, Gap, by_cause
 from bench.timeline.about import Named
+from bench.timeline.chrome_trace import Trace
 from bench.timeline.lanes import CATEGORIES, cause
 from bench.timeline.packed import Interner, longest, pack, text, tick_ns, varints
-from bench.timeline.trace import Trace
 from ddp.core.errors import encodable
 
 PARTS = Path(__file__).with_name("page")

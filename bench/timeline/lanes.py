@@ -1,7 +1,7 @@
 """The lanes of a run's timeline: builds a `Trace` from its records. Pure.
 
-There is one process per rank and one for the run. Times are since launch. `bench.timeline.trace` knows the rules of the
-format.
+There is one process per rank and one for the run. Times are since launch. `bench.timeline.chrome_trace` knows the rules of
+the format.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bench.results.analysis.steps import steps
 from bench.results.analysis.stream import Floats, RunRecords
 from bench.results.cells import micro_batches
 from bench.timeline.about import Named
-from bench.timeline.trace import Span, Trace
+from bench.timeline.chrome_trace import Span, Trace
 from ddp.core.messages.commands import Abort, Drop, Join, Leave
 from ddp.core.messages.events import (
     Averaged,

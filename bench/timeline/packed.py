@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.timeline.trace import Lane, Span
+from bench.timeline.chrome_trace import Lane, Span
 
 Numbers = NDArray[np.int64]
 FINE = 50_000

@@ -17,7 +17,7 @@ from bench.results.journal import woven
 from bench.results.runfolder import EVENTS, METRICS, SLICES, read_object, there
 from bench.timeline import launched_at, write_timeline
 from bench.timeline.about import Named, about
-from bench.timeline.formats import FORMATS
+from bench.timeline.exports import FORMATS
 from ddp.core.errors import ProtocolError
 from ddp.process.codec import Record, decode_all, stamp
 from ddp.settings import known

@@ -20,9 +20,9 @@ from ddp.core.membership.recovery import distrust, lose, recover, settle
 from ddp.core.messages import events
 from ddp.core.messages.commands import ORDERS, Abort, Command, CoordinatorCheckpoint, Plan, RankCommand, Stop
 from ddp.core.messages.join_events import Joined, Joining, Left, Offered
+from ddp.core.periodic import checkpoint_schedule, evaluation
 from ddp.core.policies import Policy
 from ddp.core.rounds import rounds
-from ddp.core.schedule import checkpoint_schedule, evaluation
 from ddp.core.settings.world import World
 from ddp.core.state.coordinator_state import CoordinatorState, Mark
 from ddp.core.state.extremes import Recent

@@ -12,8 +12,8 @@ from ddp.core.messages.commands import Plan
 from ddp.core.messages.events import Averaged, Event, Progress
 from ddp.core.state.coordinator_state import CoordinatorState
 from ddp.core.state.extremes import Recent
-from ddp.core.state.phases import Phase
 from ddp.core.state.rank_state import LastHeard, RankState
+from ddp.core.state.round_state import Phase
 from ddp.core.values.frozen import replace
 from ddp.core.values.persistent import RankSet
 

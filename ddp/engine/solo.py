@@ -12,8 +12,8 @@ from ddp.checkpoint.begin import begun
 from ddp.core.errors import Diverged, OutOfResources, RankFailed
 from ddp.core.messages.commands import CoordinatorCheckpoint, Evaluate, Publish, Save, Train
 from ddp.core.messages.events import Ending, Progress, RankEvent, Saved
+from ddp.core.periodic import checkpoint_schedule
 from ddp.core.samples.spans import Batch, Chunk
-from ddp.core.schedule import checkpoint_schedule
 from ddp.core.state.coordinator_state import Mark
 from ddp.core.worker import Step, Worker
 from ddp.engine.loop import TrainingLoop

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ddp.core.balancing.allocation import level
 from ddp.core.samples.spans import sharers
+from ddp.core.window_sizes.allocation import level
 
 SMOOTHING = 0.3
 """Weight of the newest measurement in the smoothed throughput."""

@@ -21,8 +21,8 @@ from ddp.checkpoint.begin import begun
 from ddp.core.errors import Diverged, RankFailed
 from ddp.core.messages.commands import CoordinatorCheckpoint, Evaluate, Publish, Save
 from ddp.core.messages.events import Ending, Merged, Progress
+from ddp.core.periodic import checkpoint_schedule
 from ddp.core.samples.spans import Batch, Span, union
-from ddp.core.schedule import checkpoint_schedule
 from ddp.core.settings.world import World
 from ddp.core.state.coordinator_state import Mark
 from ddp.core.worker import Step

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, islice, pairwise
 from typing import Any
 
-from ddp.core.balancing.allocation import fit
 from ddp.core.messages.commands import Plan
 from ddp.core.messages.events import RoundClosed
 from ddp.core.policies import Policy
 from ddp.core.samples.spans import Span
 from ddp.core.settings.world import World
+from ddp.core.window_sizes.allocation import fit
 from ddp.graph.balance import Balance, cut, follow, start
 
 

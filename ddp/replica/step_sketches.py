@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from torch import Tensor
 
 from ddp.core.messages.event_parts import StepSketch
-from ddp.core.schedule.sketching import draw
+from ddp.core.periodic.sketching import draw
 from ddp.replica.sketcher import Sharded, Sketcher, StepSum
 
 STEPS = 100

@@ -19,10 +19,10 @@ import ddp
 from bench.base.console import VERBOSITY, verbosity
 from bench.command.listing import presets
 from bench.config.flags import read
-from ddp.core.balancing import controller
-from ddp.core.balancing.allocation import fit
-from ddp.core.balancing.controller import ElCheSettings
 from ddp.core.messages.events import RoundClosed
+from ddp.core.window_sizes import controller
+from ddp.core.window_sizes.allocation import fit
+from ddp.core.window_sizes.controller import ElCheSettings
 from ddp.engine.modes import modes
 from ddp.parallel.group import make as make_group
 from ddp.parallel.sampler import RoundRobinSampler

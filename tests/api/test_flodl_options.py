@@ -13,8 +13,8 @@ from torch import nn
 from torch.distributed import HashStore
 
 import ddp
-from ddp.core.balancing import controller
-from ddp.core.balancing.controller import ElCheSettings
+from ddp.core.window_sizes import controller
+from ddp.core.window_sizes.controller import ElCheSettings
 from ddp.parallel.group import make as make_group
 from tests.api.conftest import Make
 from tests.graph.oracle import data

@@ -29,7 +29,7 @@ from ddp.core.policies.cadence import Cadence
 from ddp.core.policies.sync import Sync
 from ddp.core.samples.spans import Chunk
 from ddp.core.settings.world import World
-from ddp.core.state.phases import Phase
+from ddp.core.state.round_state import Phase
 from ddp.core.values.persistent import RankSet
 from ddp.core.worker import Idle, Step, Worker
 from ddp.sim import Costs, simulate

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddp.core.balancing import controller
-from ddp.core.balancing.controller import ElCheSettings
-from ddp.core.balancing.speeds import Speed, follow
+from ddp.core.window_sizes import controller
+from ddp.core.window_sizes.controller import ElCheSettings
+from ddp.core.window_sizes.speeds import Speed, follow
 from tests.core.turned import turn, window, windows
 
 

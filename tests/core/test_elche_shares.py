@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddp.core.balancing import allocation, controller
-from ddp.core.balancing.controller import ElChe, ElCheSettings
 from ddp.core.messages.events import RoundClosed
+from ddp.core.window_sizes import allocation, controller
+from ddp.core.window_sizes.controller import ElChe, ElCheSettings
 from tests.core.turned import window, windows
 
 

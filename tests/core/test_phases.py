@@ -15,12 +15,12 @@ from ddp.core.messages.events import Averaged, AverageFailed, Lost, Reduced, Sha
 from ddp.core.policies.cadence import Cadence
 from ddp.core.policies.sync import Sync
 from ddp.core.rounds import rounds
+from ddp.core.rounds.phases import TABLE, Action, Input
 from ddp.core.rounds.round_actions import ACTIONS
 from ddp.core.settings.world import World
 from ddp.core.state.coordinator_state import CoordinatorState
-from ddp.core.state.phases import TABLE, Action, Input, Phase
 from ddp.core.state.rank_state import RankState
-from ddp.core.state.round_state import Round
+from ddp.core.state.round_state import Phase, Round
 from ddp.core.values.persistent import RankSet, Row
 from ddp.sim import Costs, Simulation, simulate
 

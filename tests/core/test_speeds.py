@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddp.core.balancing.speeds import SMOOTHINGS, TRUST, Speed, follow
+from ddp.core.window_sizes.speeds import SMOOTHINGS, TRUST, Speed, follow
 
 
 def after(step_s: list[float], smoothing: str = "adaptive") -> list[float]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ddp.core.balancing import controller
-from ddp.core.balancing.controller import ElChe, ElCheSettings
 from ddp.core.messages.events import RoundClosed
+from ddp.core.window_sizes import controller
+from ddp.core.window_sizes.controller import ElChe, ElCheSettings
 
 
 def window(counts: tuple[int, ...], step_s: list[float], sync_s: float = 0.0) -> RoundClosed:

@@ -13,7 +13,7 @@ from torch import nn
 
 from bench.validate.sketches.linear import Combined, apart, combine, mean
 from ddp.core.messages.event_parts import SketchGroup
-from ddp.core.schedule.sketching import AIM, ENOUGH_S, LEAST, draw, is_drawn
+from ddp.core.periodic.sketching import AIM, ENOUGH_S, LEAST, draw, is_drawn
 from ddp.replica.flat import FlatState, swapped
 from ddp.replica.sketch_kernel import BLOCK
 from ddp.replica.sketcher import MOST, Sketcher, _elsewhere

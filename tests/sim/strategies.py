@@ -14,13 +14,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from ddp.core.balancing.speeds import SMOOTHINGS
 from ddp.core.guard import GUARDS
 from ddp.core.messages.commands import Apply, Average, Evaluate, Join, LoadState, Reduce, SendState, Stop
 from ddp.core.policies import POLICIES
 from ddp.core.policies.windows import DISPATCHES
 from ddp.core.settings.faults import SLOWING, Fault
 from ddp.core.settings.world import World
+from ddp.core.window_sizes.speeds import SMOOTHINGS
 from ddp.sim import Costs
 from tests.policies import accepted
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from bench.results.schema import Metrics
 from bench.validate.records.run_records import Records
-from ddp.core.schedule.sketching import ENOUGH_S, draw
+from ddp.core.periodic.sketching import ENOUGH_S, draw
 from ddp.core.settings.checkpoints import UNITS
 from ddp.permutation import derive
 

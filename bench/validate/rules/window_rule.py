@@ -12,8 +12,8 @@ from pydantic import JsonValue
 
 from bench.results.schema import Elche, Metrics, PlanRow
 from bench.validate.records.run_records import Records
-from ddp.core.balancing.controller import MAX_RATIO
 from ddp.core.messages.commands import Plan
+from ddp.core.window_sizes.controller import MAX_RATIO
 
 FEW = 0.5
 """Fraction of rounds in which orders may be too short, as before speeds are known."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 from ddp.core.messages.commands import Plan
 from ddp.core.state.coordinator_state import CoordinatorState
 from ddp.core.state.extremes import Slowest
-from ddp.core.state.phases import Phase
 from ddp.core.state.rank_state import RankState
+from ddp.core.state.round_state import Phase
 from ddp.core.values.frozen import replace
 from ddp.core.values.persistent import NOBODY, RankSet
 

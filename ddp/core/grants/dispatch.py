@@ -10,7 +10,6 @@ import operator
 from collections.abc import Iterable
 from typing import TypeVar
 
-from ddp.core.balancing.allocation import fit, level, merge_lone, top_up
 from ddp.core.grants.allowance import allowances, givers
 from ddp.core.grants.granting import grant
 from ddp.core.grants.shared_grants import share_epoch
@@ -18,6 +17,7 @@ from ddp.core.messages.commands import Plan, Train
 from ddp.core.samples.ledger import Ledger
 from ddp.core.state.coordinator_state import CoordinatorState
 from ddp.core.values.frozen import replace
+from ddp.core.window_sizes.allocation import fit, level, merge_lone, top_up
 
 T = TypeVar("T")
 

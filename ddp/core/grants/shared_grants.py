@@ -5,9 +5,9 @@ Knows no window, no round and no backend."""
 from __future__ import annotations
 
 from ddp.core.messages.commands import Plan, Shorten, Train
+from ddp.core.periodic.checkpoint_schedule import averages
 from ddp.core.samples.ledger import Ledger
 from ddp.core.samples.spans import Chunk, measure
-from ddp.core.schedule.checkpoint_schedule import averages
 from ddp.core.state.coordinator_state import CoordinatorState
 from ddp.core.values.frozen import replace
 

@@ -7,7 +7,7 @@ from ddp.core.messages.commands import Abort
 from ddp.core.messages.events import Tick
 from ddp.core.rounds.round_actions import Output
 from ddp.core.state.coordinator_state import CoordinatorState
-from ddp.core.state.phases import Phase
+from ddp.core.state.round_state import Phase
 from ddp.core.values.frozen import replace
 
 STUCK = 2

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddp.core.balancing.controller import MOST as MOST_STEPS
-from ddp.core.balancing.controller import ElChe
 from ddp.core.messages.commands import Plan
 from ddp.core.messages.events import PolicyEvent, PolicyRecord, RoundClosed
 from ddp.core.policies.windows import Lead, WindowPlanner, WindowSettings, WindowState
 from ddp.core.settings.world import World
+from ddp.core.window_sizes.controller import MOST as MOST_STEPS
+from ddp.core.window_sizes.controller import ElChe
 
 LEAST, MOST = 2, 5
 """Bounds of the initial overshoot."""

@@ -11,11 +11,11 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ddp.core.balancing.controller import LARGEST, MOST, ElCheSettings
 from ddp.core.messages.commands import Plan
 from ddp.core.messages.events import PolicyEvent, PolicyRecord, RoundClosed
 from ddp.core.policies.windows import Lead, WindowPlanner, WindowState
 from ddp.core.settings.world import World
+from ddp.core.window_sizes.controller import LARGEST, MOST, ElCheSettings
 
 
 @dataclass(frozen=True)

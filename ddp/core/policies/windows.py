@@ -1,5 +1,5 @@
 """Windows: a number of steps of each rank, then an average. A policy combines three independent parts: a controller that
-sizes and divides windows (`ddp.core.balancing.controller`), a guard (`ddp.core.guard`) and a lead.
+sizes and divides windows (`ddp.core.window_sizes.controller`), a guard (`ddp.core.guard`) and a lead.
 
 Owns how these parts interact. A policy's own file says which parts it uses."""
 
@@ -9,13 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ddp.core.balancing import controller as elche
-from ddp.core.balancing.controller import LARGEST, ElChe, ElCheSettings
 from ddp.core.guard import GUARDS, Report
 from ddp.core.messages.commands import Plan
 from ddp.core.messages.events import GuardVerdict, PolicyEvent, RoundClosed
 from ddp.core.settings.world import World
 from ddp.core.values.frozen import replace
+from ddp.core.window_sizes import controller as elche
+from ddp.core.window_sizes.controller import LARGEST, ElChe, ElCheSettings
 
 DISPATCHES = ("progressive", "partition")
 FEWEST = 4

@@ -1,1 +1,2 @@
-"""Decide when a round begins, what each of its phases does and when it closes. Must not know policies."""
+"""Decide when a round begins, which event may come in each of its phases, what is done then, and when
+it closes. Must not know policies."""

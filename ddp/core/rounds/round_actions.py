@@ -1,4 +1,4 @@
-"""The actions of a round (see `ddp.core.state.phases.TABLE`), and the figures of a closed round.
+"""The actions of a round (see `ddp.core.rounds.phases.TABLE`), and the figures of a closed round.
 
 Owns how answers, losses and results are entered into the state. The table decides which action is due."""
 
@@ -11,11 +11,11 @@ from ddp.core.errors import ProtocolError
 from ddp.core.messages.commands import Abort, Apply, Command, LoadState, Reduce, SendState
 from ddp.core.messages.events import Averaged, AverageFailed, Event, Lost, Merged, Reduced, RoundClosed, Snapshot
 from ddp.core.messages.join_events import Joined
+from ddp.core.periodic import evaluation
+from ddp.core.rounds.phases import Action
 from ddp.core.samples.ledger import in_model
 from ddp.core.samples.spans import Span, measure
-from ddp.core.schedule import evaluation
 from ddp.core.state.coordinator_state import CoordinatorState
-from ddp.core.state.phases import Action
 from ddp.core.state.rank_state import EpochSpans, RankState
 from ddp.core.state.round_state import Round
 from ddp.core.values.frozen import replace

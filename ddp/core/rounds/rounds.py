@@ -2,7 +2,7 @@
 
 On a blocking backend ranks meet in a collective; if it broke on some of them, one that has the result sends it to these.
 Otherwise ranks copy their replicas, the coordinator's process averages the copies, and ranks add the difference. The
-transitions are data (`ddp.core.state.phases`); the actions are in `ddp.core.rounds.round_actions`."""
+transitions are data (`ddp.core.rounds.phases`); the actions are in `ddp.core.rounds.round_actions`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ddp.core.grants.allowance import leads_bounded, starved
 from ddp.core.messages.commands import Abort, Average, Command, Plan, SendState
 from ddp.core.messages.events import Averaged, AverageFailed, Lost, Reduced, Shared, Snapshot
 from ddp.core.messages.join_events import Joined
+from ddp.core.periodic import evaluation, sketching
+from ddp.core.rounds.phases import TABLE, Action, Input
 from ddp.core.rounds.round_actions import ACTIONS, Reaction, holders, missed
-from ddp.core.schedule import evaluation, sketching
 from ddp.core.state.coordinator_state import CoordinatorState
-from ddp.core.state.phases import TABLE, Action, Input, Phase
-from ddp.core.state.round_state import Round
+from ddp.core.state.round_state import Phase, Round
 from ddp.core.values.frozen import replace
 from ddp.core.values.persistent import RankSet
 

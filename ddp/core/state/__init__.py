@@ -1,2 +1,1 @@
-"""Own what the coordinator knows: its ranks, the round in flight, and the phases that a round may pass. Must not decide
-what comes next."""
+"""Own what the coordinator knows: its ranks and the round in flight. Must not decide what comes next."""

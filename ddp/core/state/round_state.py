@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import field
+from enum import StrEnum
 
 from ddp.core.messages.events import Averaged, AverageFailed, Reduced, Shared, Snapshot
 from ddp.core.messages.join_events import Joined
-from ddp.core.state.phases import Phase
 from ddp.core.state.rank_state import RankState
 from ddp.core.values.frozen import value
 from ddp.core.values.persistent import NOBODY, Log, RankSet
+
+
+class Phase(StrEnum):
+    """Phase of a round. IDLE: no round is in flight."""
+
+    IDLE = "idle"
+    COLLECTIVE = "collective"
+    SNAPSHOTS = "snapshots"
+    REDUCE = "reduce"
+    APPLY = "apply"
+    SEND_STATE = "send state"
+    LOAD_STATE = "load state"
 
 
 @value(frozen=True)

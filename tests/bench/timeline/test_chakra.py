@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.results.analysis.stream import sort
-from bench.timeline.formats import FORMATS, chakra
+from bench.timeline.exports import FORMATS, chakra
 from bench.timeline.rewrite import export
 from ddp.core.messages.events import Slice
 from tests.bench.conftest import Bench

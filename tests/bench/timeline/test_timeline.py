@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bench.results.analysis.idle import by_cause, gaps
 from bench.results.analysis.stream import sort
 from bench.timeline import make_trace, write_timeline
-from bench.timeline.trace import Trace
+from bench.timeline.chrome_trace import Trace
 from ddp.core.messages import events
 from ddp.core.messages.commands import Drop
 from ddp.core.messages.join_events import Joined

@@ -17,10 +17,10 @@ from playwright.sync_api import Page
 from bench.results.analysis.idle import gaps
 from bench.results.analysis.stream import sort
 from bench.timeline import begin_timeline, launched_at, make_trace, write_timeline
+from bench.timeline.chrome_trace import Span, Trace, nest
 from bench.timeline.html import PARTS, SCRIPTS, content, page
 from bench.timeline.lanes import CATEGORIES
 from bench.timeline.packed import Interner, longest, pack, varints, zigzag
-from bench.timeline.trace import Span, Trace, nest
 from tests.bench.streams import LAUNCHED, make_records, make_spec
 from tests.bench.timeline.trace_rules import violations
 from tests.browser import browser  # noqa: F401

@@ -11,7 +11,7 @@ from collections import defaultdict
 from itertools import pairwise
 from typing import Any
 
-from bench.timeline.trace import Json, Trace
+from bench.timeline.chrome_trace import Json, Trace
 
 
 def body_of(trace: Trace) -> Json:

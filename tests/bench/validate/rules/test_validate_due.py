@@ -17,7 +17,7 @@ from bench.validate.records.run_records import Records
 from bench.validate.rules.due_records import unsaved, unsketched_rounds, unsketched_steps
 from ddp.core.messages.event_parts import StepSketch
 from ddp.core.messages.events import Averaged, Evaluated, Progress, Ready, Resumed, RoundClosed, Saved
-from ddp.core.schedule.sketching import draw
+from ddp.core.periodic.sketching import draw
 from ddp.permutation import derive
 from tests.bench.streams import make_metrics, make_spec
 from tests.bench.validate.sketched import GROUPS

@@ -7,17 +7,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-
-class Phase(StrEnum):
-    """Phase of a round. IDLE: no round is in flight."""
-
-    IDLE = "idle"
-    COLLECTIVE = "collective"
-    SNAPSHOTS = "snapshots"
-    REDUCE = "reduce"
-    APPLY = "apply"
-    SEND_STATE = "send state"
-    LOAD_STATE = "load state"
+from ddp.core.state.round_state import Phase
 
 
 class Input(StrEnum):

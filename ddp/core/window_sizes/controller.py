@@ -11,10 +11,10 @@ import math
 from dataclasses import dataclass
 from statistics import median
 
-from ddp.core.balancing.allocation import allocate, rate
-from ddp.core.balancing.speeds import SMOOTHINGS, Speed, follow
 from ddp.core.messages.events import RoundClosed
 from ddp.core.values.frozen import replace
+from ddp.core.window_sizes.allocation import allocate, rate
+from ddp.core.window_sizes.speeds import SMOOTHINGS, Speed, follow
 
 PHASES = (("probe", 0), ("warmup", 1), ("stable", 5), ("mature", 20))
 """(phase, number of measured windows at which it begins)."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bench.results.analysis.stream import RunRecords
 from bench.timeline.about import Named
-from bench.timeline.formats import chakra
+from bench.timeline.exports import chakra
 
 FORMATS: dict[str, Callable[[Path, RunRecords, Named], list[Path]]] = {
     "chakra": chakra.write,
