@@ -119,7 +119,7 @@ resume: $(STAMP)
 
 # Runs over two hosts made of namespaces, and links that are cut: the tables of docs/explanation/recovery.md. Needs root on Linux.
 machines: $(STAMP)
-	MACHINES=all $(BIN)/python -m pytest tests/runtime/test_remote_run.py
+	MACHINES=all $(BIN)/python -m pytest tests/runtime/remote/test_remote_run.py
 	$(BIN)/python -m benchmarks.machines --write $(ARGS)
 
 # Speed and memory of ways of training on one CUDA device: reports/gpu. Minutes.

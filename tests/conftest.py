@@ -70,7 +70,12 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
 RANKS = (
     *("pytest", "hypothesis", "psutil", "ddp.trainer", "ddp.trainer.task", "bench.models", "bench.audit.process"),
     *("ddp.comm.transports.gloo", "ddp.comm.transports.memory", "ddp.comm.transports.nccl", "bench.prove.ranks"),
-    *("tests.runtime.conftest", "tests.api.conftest", "tests.runtime.sharded_ranks", "tests.runtime.zero_tasks"),
+    *(
+        "tests.runtime.conftest",
+        "tests.api.conftest",
+        "tests.runtime.sharding.sharded_ranks",
+        "tests.runtime.sharding.zero_tasks",
+    ),
 )
 """What test modules import, and so would every rank that runs a function of theirs: a tenth of a second and more."""
 

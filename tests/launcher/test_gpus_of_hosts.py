@@ -15,8 +15,8 @@ from ddp.launcher.environment import Placement
 from ddp.remote import agent, job_message, launched_process
 from ddp.remote.agent import HostClock, NodeAgent, RankAssignment
 from ddp.replica.task import Job
-from tests.runtime.test_remote_file_mirror import CATALOGUE
-from tests.runtime.test_remote_file_mirror import job as sent_job
+from tests.runtime.remote.test_remote_file_mirror import CATALOGUE
+from tests.runtime.remote.test_remote_file_mirror import job as sent_job
 
 
 def received(sent: Job, node: int, local_rank: int, host_ranks: int, monkeypatch: pytest.MonkeyPatch) -> Job:

@@ -23,7 +23,7 @@ from ddp.replica.learning_rates import Rates
 from ddp.replica.task import Task
 from tests.bench.audit.audit_breaks import Break, wrapped
 from tests.bench.audit.audited import audited, different, train_alone
-from tests.runtime import test_sparse, toy
+from tests.runtime.averaging import test_sparse, toy
 from tests.slow import every, slow
 
 FALLS = partial(lr_scheduler.StepLR, step_size=2, gamma=0.5)

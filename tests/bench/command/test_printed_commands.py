@@ -23,7 +23,7 @@ PRINTED = {
     "command/parser.py",  # the name of a verb, before --help
     "config/hydra_errors.py",
     "command/validate_command.py",
-    "runner/launch.py",  # run by tests/runtime/test_shortage.py
+    "runner/launch.py",  # run by tests/runtime/losses/test_shortage.py
     "command/explain_command.py",  # read by tests/predict/test_explained.py
     "command/help_page.py",
     "command/listing.py",

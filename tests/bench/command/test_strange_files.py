@@ -15,7 +15,7 @@ from ddp.checkpoint import checkpoint
 from tests import strange
 from tests.bench.conftest import Bench, faked
 from tests.held_back import held_back
-from tests.runtime.kept_job import make
+from tests.runtime.checkpoints.kept_job import make
 from tests.slow import every, slow
 from tests.spread import WHOLE
 

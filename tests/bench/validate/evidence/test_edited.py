@@ -1,7 +1,7 @@
 """Every edit of what a run leaves, or of a baseline, is refused with the name of the file and of the field or line.
 
 Each leaf of each file is edited in a way of its kind, one at a time; digests are left as they are. For checkpoints see
-`tests/runtime/test_checkpoint_contents.py`.
+`tests/runtime/checkpoints/test_checkpoint_contents.py`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Checkpoints: what is saved, what is refused, and going on from them."""

@@ -1,0 +1,1 @@
+"""What ranks exchange, over every transport."""

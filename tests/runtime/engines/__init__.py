@@ -1,0 +1,1 @@
+"""Each backend and peer against what its entry promises."""

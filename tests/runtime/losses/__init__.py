@@ -1,0 +1,1 @@
+"""Ranks that are lost, come back or become slow."""

@@ -1,0 +1,1 @@
+"""What a rank's process has and writes down."""

@@ -1,0 +1,1 @@
+"""Ranks of other hosts: connections, rendezvous, runs."""

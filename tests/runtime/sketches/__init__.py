@@ -1,0 +1,1 @@
+"""What ranks record of their replicas."""

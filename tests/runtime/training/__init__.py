@@ -1,0 +1,1 @@
+"""What a training step may do and record."""
