@@ -1,6 +1,6 @@
 """Plays the same cells of the fault matrix over torchft's collectives and over ours, in turn, in processes.
 
-    pip install -e '.[torchft]' && python -m benchmarks.torchft_matrix [--write]    # some minutes
+    pip install -e '.[torchft]' && python -m benchmarks.torchft_matrix [--write]    # 25 minutes
 
 Three ranks, each lost one restarted. What was played with the present sources is kept under .benchmarks, so this can be
 interrupted. `--write` puts the table into reports/faults/torchft.md.
@@ -9,6 +9,7 @@ interrupted. `--write` puts the table into reports/faults/torchft.md.
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice
@@ -101,7 +102,8 @@ def main() -> int:
     text = [line for method, each in results.items() for line in lines(method, each)]
     print("\n".join(text))
     if options.write:
-        REPORT.write_text("\n".join([HEAD, "", *text]).rstrip() + "\n", encoding="utf-8")
+        load = f"Measured with {os.cpu_count()} cores at a load of {os.getloadavg()[2]:.0f} over fifteen minutes."
+        REPORT.write_text("\n".join([HEAD, "", load, "", *text]).rstrip() + "\n", encoding="utf-8")
     return int(not all(result.good for each in results.values() for result in each))
 
 
