@@ -41,6 +41,8 @@ class SimulatedCollectives:
         self._beat_s, self._beat = beat_s, beat
         self._members: dict[int, tuple[int, ...]] = {}
         self._broken: set[int] = set()
+        self._torn_s: dict[Key, float] = {}
+        """Seconds after which ranks leave a collective that broke."""
         self._meetings: dict[Key, _Meeting] = {}
 
     def enter(
@@ -98,6 +100,8 @@ class SimulatedCollectives:
                 meeting.missed |= {rank for rank in meeting.here if self._torn(rank)}
                 continue
             del self._meetings[key]
-            took = self._wire_s(self._members[generation], key[1])
+            if key not in self._torn_s:  # looks at all members: once, not for each that enters later
+                self._torn_s[key] = self._wire_s(self._members[generation], key[1])
+            took = self._torn_s[key]
             for _, broke in meeting.here.values():
                 self._timeline.after(took, broke)

@@ -100,7 +100,8 @@ def settle(
     orders: list[Publish] = []
     there = (plan is not None and plan.in_step) or any(isinstance(output, RoundClosed) for output in outputs)
     for saving in cohort.savings:
-        if cohort.live != saving.members or (cohort.broken and saving.coordinator is None):
+        same = cohort.live is saving.members or cohort.live == saving.members  # the first costs nothing
+        if not same or (cohort.broken and saving.coordinator is None):
             cohort = _without(cohort, saving)
             continue
         if saving.coordinator is None and there:
