@@ -25,8 +25,9 @@ from ddp.replica.task import Task
 from ddp.tally import MODULUS
 from ddp.virtual import engine
 from ddp.virtual.eligibility import unfit
+from tests.runtime import toy
 from tests.runtime.conftest import Play, Played
-from tests.runtime.training import controlled, toy
+from tests.runtime.training import controlled
 from tests.slow import few, slow
 from tests.spread import spread
 from tests.virtual.recorded import RecordedRun, evaluations

@@ -23,7 +23,8 @@ from ddp.replica.learning_rates import Rates
 from ddp.replica.task import Task
 from tests.bench.audit.audit_breaks import Break, wrapped
 from tests.bench.audit.audited import audited, different, train_alone
-from tests.runtime.averaging import test_sparse, toy
+from tests.runtime import toy
+from tests.runtime.averaging import test_sparse
 from tests.slow import every, slow
 
 FALLS = partial(lr_scheduler.StepLR, step_size=2, gamma=0.5)

@@ -20,8 +20,9 @@ from ddp.data.epoch_order import order
 from ddp.engine import loop
 from ddp.process import meter, slowdown
 from ddp.replica.learning_rates import Rates
+from tests.runtime import toy
 from tests.runtime.conftest import Play
-from tests.runtime.training import controlled, toy
+from tests.runtime.training import controlled
 from tests.slow import few
 
 pytestmark = pytest.mark.usefixtures("in_process")

@@ -15,8 +15,9 @@ from ddp.core.figures.summary import EpochFold
 from ddp.core.messages.events import Progress
 from ddp.core.policies import POLICIES
 from ddp.replica.scalars import LONGEST, MOST_NAMES, Scalars, record_sum
+from tests.runtime import toy
 from tests.runtime.conftest import Play
-from tests.runtime.training import controlled, toy
+from tests.runtime.training import controlled
 from tests.slow import few
 
 pytestmark = pytest.mark.usefixtures("in_process")
