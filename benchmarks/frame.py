@@ -24,6 +24,7 @@ from tabulate import tabulate
 
 from bench.base.exitcodes import Exit
 from bench.base.interrupts import ENDING
+from ddp.process.cores import cores
 
 REPORTS = Path(__file__).resolve().parents[1] / "reports"
 PATIENCE_S = 1.0
@@ -123,6 +124,11 @@ def table(rows: Iterable[Any], headers: Sequence[str] | str = "keys", left: int 
     return tabulate(
         listed, headers, tablefmt="github" if align is None else "pipe", disable_numparse=True, colalign=align
     )
+
+
+def machine_load() -> str:
+    """Return a sentence on the cores of this machine, and how busy they are."""
+    return f"Measured with {cores()} cores at a load of {os.getloadavg()[1]:.0f} over five minutes."
 
 
 def write_report(place: str, *parts: str) -> None:

@@ -19,7 +19,7 @@ from statistics import fmean, median
 
 import torch
 
-from benchmarks.frame import options, run_command, table, write_report
+from benchmarks.frame import machine_load, options, run_command, table, write_report
 from benchmarks.ranks import gather, lay_down
 from ddp.comm.transports.base import TransportConfig
 from ddp.comm.transports.choice import choose
@@ -31,7 +31,6 @@ from ddp.core.network.link_costs import TO, Deliveries, collective_s
 from ddp.core.network.links import Links, parse
 from ddp.engine.delayed_ranks import VALUE_BYTES, DelayedRanks
 from ddp.process.clock import now
-from ddp.process.cores import cores
 from ddp.process.scratch import scratch
 
 OFF = 0.05
@@ -167,11 +166,10 @@ def main() -> int:
         rows += rows_of(cell, found)
         print(rows[-1], flush=True)
     if asked.write:
-        busy = f"Measured with {cores()} cores at a load of {os.getloadavg()[1]:.0f} over five minutes."
         text = (__doc__ or "").split("\n\n")[2]
         about = f"# Links, set and measured\n\n    python -m benchmarks.links --write\n\n{text}"
         heads = ["over", "ranks", "links", "bytes", "set, ms", "measured, ms", "off, median"]
-        write_report("scale/links.md", about, busy, table(rows, heads))
+        write_report("scale/links.md", about, machine_load(), table(rows, heads))
     return int(wrong > 0)
 
 

@@ -9,7 +9,6 @@ interrupted. `--write` puts the table into reports/faults/torchft.md.
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice
@@ -26,7 +25,7 @@ from benchmarks import frame
 from ddp.core.settings.averaging import Averaging
 
 ROOT = Path(__file__).resolve().parents[1]
-RUNS, REPORT = ROOT / ".benchmarks" / "torchft", ROOT / "reports" / "faults" / "torchft.md"
+RUNS = ROOT / ".benchmarks" / "torchft"
 SIZE = 3
 METHODS = {
     "DDP": ("sync", Averaging()),
@@ -102,8 +101,7 @@ def main() -> int:
     text = [line for method, each in results.items() for line in lines(method, each)]
     print("\n".join(text))
     if options.write:
-        load = f"Measured with {os.cpu_count()} cores at a load of {os.getloadavg()[2]:.0f} over fifteen minutes."
-        REPORT.write_text("\n".join([HEAD, "", load, "", *text]).rstrip() + "\n", encoding="utf-8")
+        frame.write_report("faults/torchft.md", HEAD, frame.machine_load(), "\n".join(text).rstrip())
     return int(not all(result.good for each in results.values() for result in each))
 
 

@@ -31,6 +31,7 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ECHO_S = 0.5
 """Seconds within which a repeated signal is an echo: the group receives it, and the supervisor forwards it, too."""
 LOOK_S = 0.5
+"""Seconds within which a signal that interrupted no system call is handled."""
 _seen: list[int] = []
 _acted: dict[int, float] = {}
 """Signal -> when it last came, without echoes."""

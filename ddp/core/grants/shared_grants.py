@@ -55,9 +55,8 @@ def shorten(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tupl
     They train on meanwhile: the distance is three times the steps of at least `WATCH_S` seconds, plus two. If a rank is
     past that point when the order arrives it fails, and the run resumes from the checkpoint before. Once a rank is lost or
     waits, the exchange of the others breaks, and they save where they meet again."""
-    if cohort.ending is None or not cohort.shares or cohort.round is not None:
-        return cohort, ()
-    if cohort.broken or cohort.group != cohort.live:
+    exchanging = cohort.shares and cohort.round is None and not cohort.broken
+    if cohort.ending is None or not exchanging or cohort.group != cohort.live:
         return cohort, ()
     (since, samples), world, chunk = cohort.ending, cohort.world, cohort.shares[0][1]
     if cohort.samples == samples:  # they do not train yet: the time until then says nothing of their steps
