@@ -178,7 +178,8 @@ def test_faults_lose_no_sample_and_break_no_law(name: str, backend: str) -> None
     schedules()
     struck = STRUCK - before
     assert struck["schedules"] >= EACH
-    assert all(struck[kind] >= EACH // 20 for kind in (*KINDS, "second")), f"faults of all kinds came to pass: {struck}"
+    # Each kind comes to pass in one schedule of twenty at least on average, so that chance brings none below half of that.
+    assert all(struck[kind] >= EACH // 40 for kind in (*KINDS, "second")), f"faults of all kinds came to pass: {struck}"
 
 
 @pytest.mark.parametrize("backend", ["snapshots", "collectives", "in_step"])
