@@ -48,7 +48,7 @@ slow: $(STAMP)
 campaign: $(STAMP)
 	SCHEDULES=new $(BIN)/python -m pytest -n 2 --dist worksteal tests/sim $(ARGS)
 
-# A million of them, in batches that are counted in runs/schedules.jsonl: some hours, which can be interrupted.
+# A million of them, in batches that are counted in reports/faults/schedules.jsonl: some hours, which can be interrupted.
 million: $(STAMP)
 	$(BIN)/python -m benchmarks.schedules $(ARGS)
 

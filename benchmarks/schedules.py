@@ -1,7 +1,7 @@
 """Simulates a million schedules with deaths, joins, stalls and lost messages, in batches; a file records the finished
 batches.
 
-    python -m benchmarks.schedules [--most 1000000] [--jobs 2] [--into runs/schedules.jsonl]
+    python -m benchmarks.schedules [--most 1000000] [--jobs 2] [--into reports/faults/schedules.jsonl]
 
 A batch runs `tests/sim/test_faults.py` with newly drawn schedules. The first batch that breaks an invariant ends the
 command.
@@ -16,10 +16,11 @@ import sys
 import time
 from pathlib import Path
 
-from bench.faults.store import revision
+from bench.faults.store import digest_of
 from benchmarks.frame import options, run_command
 from ddp.core.policies import POLICIES
 
+ROOT = Path(__file__).parents[1]
 TESTS = "tests/sim/test_faults.py"
 EACH, LONG, BACKENDS = 1120, 300, 3
 """As in the tests: schedules for each policy on each backend, of ranks that come back, and of new ones; those in long
@@ -31,10 +32,16 @@ def in_a_batch() -> int:
     return (len(POLICIES) + 2) * BACKENDS * EACH + LONG
 
 
+def sources() -> str:
+    """Return a digest of what decides a schedule: the core, the simulator, what is drawn, and the invariants."""
+    cores = [file for room in ("core", "sim") for file in (ROOT / "ddp" / room).rglob("*.py")]
+    return digest_of([*cores, ROOT / "tests/sim/invariants.py", ROOT / "tests/sim/strategies.py"])
+
+
 def done(record: Path) -> tuple[int, int]:
     """Return (schedules played with these sources, batches of any): the next batch has a number of its own."""
     lines = [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
-    return sum(line["schedules"] for line in lines if line["sources"] == revision()), len(lines)
+    return sum(line["schedules"] for line in lines if line["sources"] == sources()), len(lines)
 
 
 def batch(number: int, jobs: int) -> int:
@@ -49,7 +56,7 @@ def main() -> int:
     parser = options(__doc__)
     parser.add_argument("--most", type=int, default=1_000_000)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--into", type=Path, default=Path("runs/schedules.jsonl"))
+    parser.add_argument("--into", type=Path, default=Path("reports/faults/schedules.jsonl"))
     asked = parser.parse_args()
     asked.into.parent.mkdir(parents=True, exist_ok=True)
     while (state := done(asked.into))[0] < asked.most:
@@ -58,7 +65,7 @@ def main() -> int:
             print(f"batch {state[1]}: a law is broken, see above", file=sys.stderr)
             return code
         line = {
-            "sources": revision(),
+            "sources": sources(),
             "batch": state[1],
             "schedules": in_a_batch(),
             "seconds": time.monotonic() - began,
