@@ -13,7 +13,7 @@ def cell_verdicts(cells: Sequence[Cell], baselines: Path) -> dict[str, dict[str,
     """Return cell name -> `name` and `words` of its verdict, as the terminal shows them. Judges the cells together; a
     verdict on the baselines counts for every cell."""
     from bench.command.summary import in_words
-    from bench.report.answer import GRAVEST
+    from bench.report.page_one.answer import GRAVEST
     from bench.validate import judge_cells
 
     every = judge_cells(cells, [], baselines).verdicts

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from bench.report.differences import MeanDifference, ratio
+from bench.report.measures.differences import MeanDifference, ratio
+from bench.report.measures.time_to_target import reach
 from bench.report.sections.changes import Pair, common
-from bench.report.time_to_target import reach
 from bench.results.cells import Cell
 
 Trend = Literal["worse", "otherwise", "better", "open", "same"]

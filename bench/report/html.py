@@ -35,7 +35,7 @@ from bench.report.blocks import (
     Tiles,
     Verdicts,
 )
-from bench.report.plots import on_page
+from bench.report.drawing.plots import on_page
 from ddp import regular_files
 
 ASSETS = Path(__file__).with_name("assets")

@@ -23,7 +23,7 @@ from bench.base.number_format import decimals, grouped, plural, rate
 from bench.base.style import put_title, save
 from bench.base.writing import write_text
 from bench.report.blocks import Block, Bullets, Heading, Picture, TableBlock, Text, nonempty, plain
-from bench.report.idleness import IdleShares, idle
+from bench.report.measures.idleness import IdleShares, idle
 from bench.results.cells import Cell, Sample, Workload, by_workload
 from bench.results.planned import PlannedExperiment
 from bench.results.schema import Metrics

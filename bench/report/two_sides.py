@@ -18,10 +18,10 @@ from bench.base.writing import write_text
 from bench.report import html, markdown
 from bench.report.blocks import Block, Heading, LeadText, TableBlock, Text, Tile, Tiles, nonempty, plain
 from bench.report.cell_changes import CellMove, Side, Trend, middle, moves
-from bench.report.compare import gap, is_fraction
-from bench.report.differences import MeanDifference
+from bench.report.measures.compare import gap, is_fraction
+from bench.report.measures.differences import MeanDifference
 from bench.report.page import NONE, Page, listed, more, table
-from bench.report.plane import limits, ticks
+from bench.report.page_one.plane import limits, ticks
 from bench.report.sections import changes
 
 ROWS, NAMED, DRAWN, FOLDED = 8, 2, 12, 100

@@ -7,26 +7,36 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from bench.base.number_format import plural
-from bench.report import single_cell
-from bench.report.answer import Answer, Kind, Option, answer
 from bench.report.blocks import Beside, Block, Facts, Heading, LeadText, SmallText, Tiles, Verdicts, nonempty, plain
-from bench.report.compare import is_fraction
-from bench.report.frontier import numbered, picture
 from bench.report.glossary import paragraph
-from bench.report.intervals import Interval
-from bench.report.overall import Portion
-from bench.report.overall import tiles as overall
+from bench.report.measures.compare import is_fraction
+from bench.report.measures.intervals import Interval
 from bench.report.page import NONE, Page, listed, more, number
-from bench.report.page_tiles import tiles
-from bench.report.page_words import RECOMMENDED, arrival, badges, compared, difference, reason, share, state, times
-from bench.report.questions import facts, setup
-from bench.report.scaling_advice import taken
-from bench.report.scaling_series import ScalingSeries, answered, scaling
-from bench.report.scaling_words import name_of
+from bench.report.page_one import single_cell
+from bench.report.page_one.answer import Answer, Kind, Option, answer
+from bench.report.page_one.frontier import numbered, picture
+from bench.report.page_one.overall import Portion
+from bench.report.page_one.overall import tiles as overall
+from bench.report.page_one.questions import facts, setup
+from bench.report.page_one.scaling_advice import taken
+from bench.report.page_one.scaling_series import ScalingSeries, answered, scaling
+from bench.report.page_one.scaling_words import name_of
+from bench.report.page_one.sentence import name_of as name
+from bench.report.page_one.sentence import sentence
+from bench.report.page_one.tiles import tiles
+from bench.report.page_one.words import (
+    RECOMMENDED,
+    arrival,
+    badges,
+    compared,
+    difference,
+    reason,
+    share,
+    state,
+    times,
+)
 from bench.report.sections.scaled import blocks as scaling_blocks
 from bench.report.sections.scaled import studied
-from bench.report.sentence import name_of as name
-from bench.report.sentence import sentence
 from bench.results.cells import Cell, Workload
 
 WORKLOADS = 4

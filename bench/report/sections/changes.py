@@ -12,10 +12,10 @@ from functools import cached_property
 from bench.base import number_format
 from bench.base.number_format import plural
 from bench.report.blocks import Block, Heading, Text, nonempty, plain
-from bench.report.compare import gap
-from bench.report.differences import MeanDifference, difference, ratio
+from bench.report.measures.compare import gap
+from bench.report.measures.differences import MeanDifference, difference, ratio
+from bench.report.measures.timing import Timing
 from bench.report.page import NONE, Page, bullets, table
-from bench.report.timing import Timing
 from bench.results.cells import Cell
 from bench.results.schema import Metrics
 from bench.validate.baselines.fingerprint import one_machine

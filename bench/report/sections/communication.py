@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bench.report.blocks import Block, plain
-from bench.report.compare import mean_share
+from bench.report.measures.compare import mean_share
 from bench.report.page import CellGroup, Page, count, number, percent, size, table
 from bench.results.cells import Cell, Sample
 from bench.results.runfolder import Run

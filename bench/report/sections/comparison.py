@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench.report.blocks import Block, Text, plain
-from bench.report.compare import Rival, dagger, gap, mean_share, rivals, wires
+from bench.report.measures.compare import Rival, dagger, gap, mean_share, rivals, wires
 from bench.report.page import CellGroup, Page, count, levels, number, percent, speeds, table, times
 
 INTRO = (

@@ -16,11 +16,11 @@ from bench.base.mode_styles import SOLO
 from bench.base.number_format import plural
 from bench.base.style import brief
 from bench.report.blocks import Block, Picture
-from bench.report.compare import is_fraction
-from bench.report.free_places import Place, Rectangle, track
-from bench.report.labels import SIZE
+from bench.report.drawing.free_places import Place, Rectangle, track
+from bench.report.drawing.labels import SIZE
+from bench.report.drawing.small_plots import CORNER, PlotScale, grid, label
+from bench.report.measures.compare import is_fraction
 from bench.report.page import SERIES, CellGroup, Page
-from bench.report.small_plots import CORNER, PlotScale, grid, label
 from bench.results.cells import Cell
 
 Point = dict[str, Any]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from bench.report.answer import answer
 from bench.report.blocks import Block, Facts, Heading, Text, nonempty, plain
-from bench.report.frontier import numbered
 from bench.report.page import Page, more
-from bench.report.questions import facts
-from bench.report.scaling_series import answered, first, scaling
+from bench.report.page_one.answer import answer
+from bench.report.page_one.frontier import numbered
+from bench.report.page_one.questions import facts
+from bench.report.page_one.scaling_series import answered, first, scaling
+from bench.report.page_one.sentence import sentence
 from bench.report.sections.answer import EVERY, rows_of, table
-from bench.report.sentence import sentence
 
 MOST = 100
 """Most ways of training in the table of a workload."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from bench.base.grouping import grouped
 from bench.report.blocks import Block, Picture, nonempty, plain
-from bench.report.idleness import KINDS, IdleShares, known
+from bench.report.measures.idleness import KINDS, IdleShares, known
 from bench.report.page import NONE, SERIES, CellGroup, Page, more, number, percent, table
 from bench.report.sections.breakdown import LATE, UNDRAWN, drawn_ranks, left_out, legend, rank_bars
 

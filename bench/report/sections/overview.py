@@ -11,11 +11,11 @@ from bench.base import number_format
 from bench.base.number_format import plural
 from bench.base.style import CATEGORIES
 from bench.report.blocks import Block, Bullets, Heading, Text, nonempty, plain
-from bench.report.compare import Rival, gap, rivals
-from bench.report.differences import Quality, qualities
+from bench.report.measures.compare import Rival, gap, rivals
+from bench.report.measures.differences import Quality, qualities
+from bench.report.measures.time_to_target import reach
 from bench.report.page import Page, listed, more, number
 from bench.report.sections.environment import crowding
-from bench.report.time_to_target import reach
 from bench.results.cells import Cell, solo_of
 from bench.results.schema import Metrics, RankTime
 from bench.validate.verdicts.verdict import Name

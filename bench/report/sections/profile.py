@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 
 from bench.base.number_format import plural
 from bench.report.blocks import Block, Heading, Picture, Text, nonempty, plain
+from bench.report.measures.time_to_target import Axis, reach
 from bench.report.page import Page, listed, table, times
-from bench.report.time_to_target import Axis, reach
 from bench.results.cells import Cell, Workload
 
 LIMIT = 4.0

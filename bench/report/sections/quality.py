@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 
 from bench.base.style import brief
 from bench.report.blocks import Block, Picture, plain
-from bench.report.compare import gap, is_fraction
-from bench.report.differences import Quality, qualities
+from bench.report.measures.compare import gap, is_fraction
+from bench.report.measures.differences import Quality, qualities
 from bench.report.page import NONE, SERIES, CellGroup, Page, levels, table
 from bench.report.sections.breakdown import LONGEST, WIDTH
 

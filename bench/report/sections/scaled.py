@@ -13,14 +13,23 @@ from matplotlib.figure import Figure
 
 from bench.base.number_format import plural
 from bench.base.style import brief
-from bench.report.answer import Option, options_of
 from bench.report.blocks import BADGE, Block, Facts, LeadText, Picture, Text, Verdicts, nonempty, plain
-from bench.report.compare import Rival, rivals
+from bench.report.measures.compare import Rival, rivals
 from bench.report.page import NONE, Page, listed, more, percent
-from bench.report.page_words import NAMES, RECOMMENDED, badges, difference, reason, standing, state
-from bench.report.scaling_advice import answers, lead, taken
-from bench.report.scaling_series import SHOWN, ScalingSeries, dashes, first, outside, reachable, spanned, way_of
-from bench.report.scaling_words import Studied, facts, known, speed, title
+from bench.report.page_one.answer import Option, options_of
+from bench.report.page_one.scaling_advice import answers, lead, taken
+from bench.report.page_one.scaling_series import (
+    SHOWN,
+    ScalingSeries,
+    dashes,
+    first,
+    outside,
+    reachable,
+    spanned,
+    way_of,
+)
+from bench.report.page_one.scaling_words import Studied, facts, known, speed, title
+from bench.report.page_one.words import NAMES, RECOMMENDED, badges, difference, reason, standing, state
 from bench.report.sections.speedup import CORE_LIMIT, draw_core_limit, mark_sizes
 
 WIDE, NARROW = (4.4, 2.5), (2.85, 1.5)

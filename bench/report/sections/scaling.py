@@ -4,7 +4,7 @@ the sum of the ranks' own speeds."""
 from __future__ import annotations
 
 from bench.report.blocks import Block, Picture, Text, plain
-from bench.report.compare import Rival, dagger, rivals, wires
+from bench.report.measures.compare import Rival, dagger, rivals, wires
 from bench.report.page import CellGroup, Page, percent, table
 from bench.report.sections.speedup import columns, draw
 

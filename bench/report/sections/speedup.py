@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from bench.report.blocks import Picture
-from bench.report.compare import Rival
+from bench.report.measures.compare import Rival
 from bench.report.page import SERIES, Page, percent, speeds, times
-from bench.report.scaling_series import dashes, reachable, spanned, way_of
+from bench.report.page_one.scaling_series import dashes, reachable, spanned, way_of
 
 CORE_LIMIT = "most that cores allow"
 MANY = 8

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bench.base.number_format import plural
 from bench.report.blocks import Block, Text, plain
-from bench.report.compare import Rival, gap, wires
+from bench.report.measures.compare import Rival, gap, wires
 from bench.report.page import CellGroup, Page, table
-from bench.report.scaling_series import tasks
+from bench.report.page_one.scaling_series import tasks
 from bench.report.sections.speedup import columns, draw
 from bench.results.cells import Workload
 

@@ -9,11 +9,11 @@ from matplotlib.ticker import EngFormatter
 
 from bench.base.number_format import plural
 from bench.base.style import brief
-from bench.report.answer import time_over_solo
 from bench.report.blocks import Block, Picture, Text, plain
-from bench.report.compare import Rival
+from bench.report.measures.compare import Rival
+from bench.report.measures.time_to_target import Axis, Reach, reach
 from bench.report.page import NONE, SERIES, CellGroup, Page, number, table
-from bench.report.time_to_target import Axis, Reach, reach
+from bench.report.page_one.answer import time_over_solo
 from bench.results.cells import solo_of
 
 NEVER = "not reached"

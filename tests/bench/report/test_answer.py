@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.base.exitcodes import Exit
-from bench.report.answer import Answer, answer
 from bench.report.page import Page
-from bench.report.plane import frontier
+from bench.report.page_one.answer import Answer, answer
+from bench.report.page_one.plane import frontier
+from bench.report.page_one.sentence import sentence
 from bench.report.sections.answer import section
-from bench.report.sentence import sentence
 from bench.results.cells import Cell, cells
 from bench.results.runfolder import find_runs
 from bench.validate.verdicts.verdict import LevelFigures, Name, Verdict

@@ -15,7 +15,7 @@ from bench.base.drawing import Drawing
 from bench.base.panels import Panels
 from bench.base.style import put_title, styled
 from bench.report import write_report
-from bench.report.scaling_series import spanned
+from bench.report.page_one.scaling_series import spanned
 from tests.bench.streams import make_metrics, make_spec, write_run
 
 LONG = "Quality: resnet_graph on noisy_digits (samples 10780), recipe quick (batch 64, epochs 4)"

@@ -7,9 +7,9 @@ from itertools import combinations, pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.report.free_places import CLEAR, Place, Rectangle, free_place, track
-from bench.report.labels import DIGIT, LINE
-from bench.report.small_plots import PLANE
+from bench.report.drawing.free_places import CLEAR, Place, Rectangle, free_place, track
+from bench.report.drawing.labels import DIGIT, LINE
+from bench.report.drawing.small_plots import PLANE
 
 SIZE = (72 * PLANE[0], 72 * PLANE[1])
 NOTHING = track([])

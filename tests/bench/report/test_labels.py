@@ -7,8 +7,8 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.report.frontier import BESIDE, NAMED
-from bench.report.labels import LINE, along, length, spots
+from bench.report.drawing.labels import LINE, along, length, spots
+from bench.report.page_one.frontier import BESIDE, NAMED
 from bench.report.sections.answer import AMONG
 
 PLANE = tuple(72 * (size - sum(BESIDE[k : k + 2])) for k, size in zip((0, 2), AMONG, strict=True))

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from bench.base.mode_styles import mode_style
 from bench.base.style import styled
-from bench.report import small_plots
+from bench.report.drawing import small_plots
 from bench.report.page import CellGroup, FigureBudget, Page
 from bench.report.sections import curves
 from bench.results.cells import cells

@@ -10,17 +10,17 @@ import pytest
 from matplotlib.figure import Figure
 
 from bench.base.style import styled
-from bench.report.answer import Answer, answer
 from bench.report.blocks import LeadText, Text, Tiles
-from bench.report.compare import gap, rivals
-from bench.report.frontier import picture
+from bench.report.measures.compare import gap, rivals
 from bench.report.page import Page
-from bench.report.page_words import arrival, compared, difference, reason, span
-from bench.report.questions import LEFT, SURE, as_good, facts
-from bench.report.scaling_series import answered, outside, scaling
+from bench.report.page_one.answer import Answer, answer
+from bench.report.page_one.frontier import picture
+from bench.report.page_one.questions import LEFT, SURE, as_good, facts
+from bench.report.page_one.scaling_series import answered, outside, scaling
+from bench.report.page_one.sentence import sentence
+from bench.report.page_one.words import arrival, compared, difference, reason, span
 from bench.report.sections.answer import section
 from bench.report.sections.scaled import blocks
-from bench.report.sentence import sentence
 from bench.results.cells import Cell, cells, solo_of
 from bench.results.runfolder import Run, find_runs
 from bench.results.schema import Metrics

@@ -14,19 +14,19 @@ from hypothesis import strategies as st
 from bench.base.environment import BUSY
 from bench.base.mode_styles import mode_style
 from bench.base.style import styled
-from bench.report import losses
-from bench.report.answer import Answer, Option, answer
 from bench.report.blocks import Beside, Block, Facts, LeadText, SmallText, Tiles, Verdicts
-from bench.report.frontier import caption, picture
 from bench.report.glossary import glossary
-from bench.report.intervals import MOST_SEEDS, WIDEST, Interval, seeds_to_decide, seeds_to_measure
+from bench.report.measures import losses
+from bench.report.measures.intervals import MOST_SEEDS, WIDEST, Interval, seeds_to_decide, seeds_to_measure
 from bench.report.page import Page
-from bench.report.page_tiles import tiles
-from bench.report.page_words import QUALITY, reason
-from bench.report.plane import Extent, Point, edge_of, limits, ticks
-from bench.report.questions import LEFT, LIMITS, SURE, facts
+from bench.report.page_one.answer import Answer, Option, answer
+from bench.report.page_one.frontier import caption, picture
+from bench.report.page_one.plane import Extent, Point, edge_of, limits, ticks
+from bench.report.page_one.questions import LEFT, LIMITS, SURE, facts
+from bench.report.page_one.sentence import sentence
+from bench.report.page_one.tiles import tiles
+from bench.report.page_one.words import QUALITY, reason
 from bench.report.sections.answer import SOONER, row, section
-from bench.report.sentence import sentence
 from bench.validate.verdicts.verdict import Name
 from ddp.engine.modes import modes
 from tests.bench.report.test_answer import GOOD, SOLO, Seconds, page, verdict

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from bench.base.style import styled
-from bench.report.answer import answer
 from bench.report.blocks import Beside, Facts, SmallText, Tiles, Verdicts
 from bench.report.glossary import glossary
-from bench.report.questions import LIMITS
-from bench.report.scaling_advice import answers
-from bench.report.scaling_series import scaling
+from bench.report.page_one.answer import answer
+from bench.report.page_one.questions import LIMITS
+from bench.report.page_one.scaling_advice import answers
+from bench.report.page_one.scaling_series import scaling
 from bench.report.sections import target
 from bench.report.sections.answer import rows_of, section
 from bench.report.sections.scaled import LOWEST, studied, table

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from bench.report import single_cell
 from bench.report.cell_changes import Side, moves
-from bench.report.compare import Rival
+from bench.report.measures.compare import Rival
 from bench.report.page import CellGroup, FigureBudget, Page
-from bench.report.scaling_series import dashes, scaling, way_of
-from bench.report.scaling_words import Studied
+from bench.report.page_one import single_cell
+from bench.report.page_one.scaling_series import dashes, scaling, way_of
+from bench.report.page_one.scaling_words import Studied
 from bench.report.sections import comparison, curves, scaled, speedup, target
 from bench.report.sections.scaled import table
 from bench.results.cells import Cell, cells

@@ -15,10 +15,10 @@ from bench.base.drawing import Drawing
 from bench.base.panels import Panels
 from bench.config.spec import RunSpec
 from bench.report import write_report
-from bench.report.differences import MeanDifference, difference, ratio
+from bench.report.measures.differences import MeanDifference, difference, ratio
+from bench.report.measures.time_to_target import reach
 from bench.report.sections.profile import score
 from bench.report.sections.speedup import serial_fraction
-from bench.report.time_to_target import reach
 from bench.results.cells import cells
 from bench.results.runfolder import find_runs
 from bench.results.schema import Metrics

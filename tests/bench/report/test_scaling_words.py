@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from bench.base.style import styled
-from bench.report.answer import options_of
 from bench.report.blocks import BADGE, Facts, Picture, Verdicts
-from bench.report.compare import Rival
+from bench.report.measures.compare import Rival
 from bench.report.page import Page
-from bench.report.scaling_advice import answers, lead
-from bench.report.scaling_series import ScalingSeries, reachable, scaling, task_of, tasks
-from bench.report.scaling_words import Studied, best_of, facts, left, quality, shared
+from bench.report.page_one.answer import options_of
+from bench.report.page_one.scaling_advice import answers, lead
+from bench.report.page_one.scaling_series import ScalingSeries, reachable, scaling, task_of, tasks
+from bench.report.page_one.scaling_words import Studied, best_of, facts, left, quality, shared
 from bench.report.sections.every_cell import section as every_cell
 from bench.report.sections.scaled import LOWEST, blocks, table
 from bench.results.cells import cells

@@ -15,12 +15,12 @@ from bench import report
 from bench.base.exitcodes import Exit
 from bench.command import summary
 from bench.report import write_report
-from bench.report.compare import rivals, wires
-from bench.report.differences import qualities
+from bench.report.measures.compare import rivals, wires
+from bench.report.measures.differences import qualities
+from bench.report.measures.time_to_target import reach
 from bench.report.page import Page
 from bench.report.sections import curves
 from bench.report.sections.changes import Pair
-from bench.report.time_to_target import reach
 from bench.results.cells import cells
 from bench.results.runfolder import CONFIG, find_runs
 from bench.validate.baselines.folder import load
@@ -128,7 +128,7 @@ def test_a_seed_with_other_bits_is_seen_whichever_folder_has_them(tmp_path: Path
 def test_an_interval_is_welchs_whichever_side_scatters_more(spread: str) -> None:
     from scipy import stats
 
-    from bench.report.differences import difference
+    from bench.report.measures.differences import difference
 
     wide, narrow = np.linspace(0.5, 1.0, 20), np.linspace(0.89, 0.91, 3)
     base, values = (wide, narrow) if spread == "base" else (narrow, wide)

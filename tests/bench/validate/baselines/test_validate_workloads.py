@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bench.report.differences import qualities
+from bench.report.measures.differences import qualities
 from bench.report.page import Page
 from bench.results.cells import cells
 from bench.results.runfolder import CONFIG, find_runs

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
 
-from bench.report.timing import Timing
+from bench.report.measures.timing import Timing
 from bench.results.cells import Cell, Sample, measured, solo_of
 from bench.results.schema import Metrics
 

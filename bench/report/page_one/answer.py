@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from bench.report.compare import Rival, rivals
-from bench.report.differences import Quality, qualities, ratio
-from bench.report.intervals import Interval
+from bench.report.measures.compare import Rival, rivals
+from bench.report.measures.differences import Quality, qualities, ratio
+from bench.report.measures.intervals import Interval
+from bench.report.measures.time_to_target import Reach, reach
+from bench.report.measures.timing import Timing
 from bench.report.page import Page
-from bench.report.time_to_target import Reach, reach
-from bench.report.timing import Timing
 from bench.results.cells import Cell
 from bench.validate import Verdict
 from bench.validate.baselines.fingerprint import one_machine

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from bench.base.number_format import plural
-from bench.report.answer import Answer, Option
 from bench.report.blocks import Tile, plain
-from bench.report.differences import Quality
-from bench.report.intervals import Interval
+from bench.report.measures.differences import Quality
+from bench.report.measures.intervals import Interval
 from bench.report.page import NONE, percent
-from bench.report.page_words import UNMEASURED, between, difference, names, percents, remedy, span, state
+from bench.report.page_one.answer import Answer, Option
+from bench.report.page_one.words import UNMEASURED, between, difference, names, percents, remedy, span, state
 
 GOOD = "as good as one device"
 """Name of the first figure."""

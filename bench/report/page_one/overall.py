@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from bench.base.number_format import plural
-from bench.report.answer import Option, order
 from bench.report.blocks import Tile, plain
-from bench.report.intervals import Interval
+from bench.report.measures.intervals import Interval
 from bench.report.page import percent
-from bench.report.page_tiles import GOOD, lowest, unjudged
-from bench.report.page_words import difference, ends, span, state
+from bench.report.page_one.answer import Option, order
+from bench.report.page_one.tiles import GOOD, lowest, unjudged
+from bench.report.page_one.words import difference, ends, span, state
 
 
 class Portion(NamedTuple):

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from bench.report.answer import Option
 from bench.report.blocks import BADGE, Verdicts, plain
-from bench.report.intervals import Interval
+from bench.report.measures.intervals import Interval
 from bench.report.page import NONE, Page, listed, percent
-from bench.report.page_words import UNMEASURED, badges, difference, ends, remedy, standing, state
-from bench.report.scaling_words import Studied, best_of, known, name_of, quicker, slower, speed
+from bench.report.page_one.answer import Option
+from bench.report.page_one.scaling_words import Studied, best_of, known, name_of, quicker, slower, speed
+from bench.report.page_one.words import UNMEASURED, badges, difference, ends, remedy, standing, state
 
 Advice = Literal["several", "one", "open"]
 ONE, OPEN = "one device", "none yet"

@@ -9,11 +9,11 @@ from statistics import fmean, geometric_mean
 
 from bench.base.number_format import plural
 from bench.report.blocks import Tile, plain
-from bench.report.compare import Rival, mean_share
-from bench.report.losses import NAMED, WORDS
+from bench.report.measures.compare import Rival, mean_share
+from bench.report.measures.losses import NAMED, WORDS
+from bench.report.measures.time_to_target import Axis, reach
+from bench.report.measures.timing import Timing
 from bench.report.page import NONE, levels, number, percent
-from bench.report.time_to_target import Axis, reach
-from bench.report.timing import Timing
 from bench.results.cells import Cell, measured
 
 LEAST = 0.01

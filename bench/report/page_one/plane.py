@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from bench.report.answer import Option
-from bench.report.page_words import FARTHEST
+from bench.report.page_one.answer import Option
+from bench.report.page_one.words import FARTHEST
 
 Place = tuple[float, float]
 TICKS = tuple(step * 10.0**power for power in range(-3, 4) for step in (1, 2, 5))

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from bench.base.style import put_title
-from bench.report.free_places import Place, Rectangle, Track, free_place
-from bench.report.labels import DIGIT, LETTER, LINE, SIZE
+from bench.report.drawing.free_places import Place, Rectangle, Track, free_place
+from bench.report.drawing.labels import DIGIT, LETTER, LINE, SIZE
 
 NARROW = ".,"
 """Signs of half a digit's width."""

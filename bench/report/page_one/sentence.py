@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from bench.base.number_format import plural
-from bench.report.answer import Answer, Option, Why, alike, apart
 from bench.report.blocks import plain
 from bench.report.page import Page, listed
-from bench.report.page_words import (
+from bench.report.page_one.answer import Answer, Option, Why, alike, apart
+from bench.report.page_one.words import (
     UNMEASURED,
     between,
     difference,

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from bench.base import special
-from bench.report.differences import TAIL, MeanDifference
+from bench.report.measures.differences import TAIL, MeanDifference
 from bench.validate.statistics.significance import LOOKS
 
 WIDEST = 4.0

@@ -12,13 +12,13 @@ from matplotlib.ticker import FuncFormatter
 
 from bench.base.mode_styles import SOLO
 from bench.base.style import brief
-from bench.report.answer import Answer, Option
 from bench.report.blocks import Picture
-from bench.report.compare import is_fraction
-from bench.report.labels import SIZE, along, spots
+from bench.report.drawing.labels import SIZE, along, spots
+from bench.report.measures.compare import is_fraction
 from bench.report.page import Page
-from bench.report.page_words import compared, state
-from bench.report.plane import Extent, Place, Point, clipped, edge_of, limits, ticks
+from bench.report.page_one.answer import Answer, Option
+from bench.report.page_one.plane import Extent, Place, Point, clipped, edge_of, limits, ticks
+from bench.report.page_one.words import compared, state
 from bench.results.cells import Workload
 
 NAMED = 5

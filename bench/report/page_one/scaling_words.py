@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 from bench.base.grouping import grouped
 from bench.base.number_format import plural
-from bench.report.answer import Option
 from bench.report.blocks import plain
 from bench.report.page import Page, listed, percent
-from bench.report.page_words import more_seeds, permitted, reason, standing, state
-from bench.report.questions import CAUSES, LEFT, LIMITS, SURE, disturbances, missing_share
-from bench.report.scaling_series import ScalingSeries
+from bench.report.page_one.answer import Option
+from bench.report.page_one.questions import CAUSES, LEFT, LIMITS, SURE, disturbances, missing_share
+from bench.report.page_one.scaling_series import ScalingSeries
+from bench.report.page_one.words import more_seeds, permitted, reason, standing, state
 from bench.results.cells import Cell
 from bench.validate.verdicts.verdict import Name
 

@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from bench.base.number_format import plural
-from bench.report.answer import Option
 from bench.report.blocks import plain
-from bench.report.compare import gap, is_fraction
-from bench.report.intervals import MOST_SEEDS, Interval, seeds_to_decide, seeds_to_measure
+from bench.report.measures.compare import gap, is_fraction
+from bench.report.measures.intervals import MOST_SEEDS, Interval, seeds_to_decide, seeds_to_measure
 from bench.report.page import NONE, listed, percent
+from bench.report.page_one.answer import Option
 from bench.results.cells import Workload
 from bench.validate.verdicts.verdict import Name
 

@@ -10,14 +10,15 @@ from collections.abc import Collection, Sequence
 from statistics import geometric_mean
 
 from bench.base.number_format import plural
-from bench.report import single_cell
-from bench.report.answer import Answer, Kind, Option
 from bench.report.blocks import plain
-from bench.report.compare import transports
 from bench.report.glossary import meaning
-from bench.report.losses import INSIDE, NAMED, cause, costs, in_words, lost
+from bench.report.measures.compare import transports
+from bench.report.measures.losses import INSIDE, NAMED, cause, costs, in_words, lost
+from bench.report.measures.timing import Timing
 from bench.report.page import levels, listed, number, percent
-from bench.report.page_words import (
+from bench.report.page_one import single_cell
+from bench.report.page_one.answer import Answer, Kind, Option
+from bench.report.page_one.words import (
     UNMEASURED,
     between,
     difference,
@@ -31,7 +32,6 @@ from bench.report.page_words import (
     span,
     state,
 )
-from bench.report.timing import Timing
 from bench.results.cells import Cell, measured
 from bench.validate.checks.speed import disturbed
 

@@ -1,0 +1,1 @@
+"""How plots are laid out: labels and words without overlap, small plots on common scales, legends beside them."""
