@@ -34,7 +34,7 @@ import psutil
 
 from bench.base.exitcodes import Exit
 from bench.command.cli import dispatch
-from bench.command.predict_command import calibrated_run, span
+from bench.command.verbs.predict_command import calibrated_run, span
 from bench.predict.cells import Prediction, predict
 from bench.predict.evidence import CalibratedCell, own_cell
 from bench.predict.play import PredictedCell

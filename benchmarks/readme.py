@@ -30,8 +30,8 @@ from bench.base.exitcodes import Exit
 from bench.base.paths import BASELINES
 from bench.base.style import save_picture, styled
 from bench.base.writing import write_text
-from bench.command.run_lines import disturbance
-from bench.command.summary import CellOutcome, Summary, show_run
+from bench.command.printed.run_lines import disturbance
+from bench.command.printed.summary import CellOutcome, Summary, show_run
 from bench.report.blocks import Picture
 from bench.report.page import Page, Table
 from bench.report.sections import breakdown

@@ -32,8 +32,8 @@ from ddp.engine import elche
 from ddp.engine.in_process import InProcessRanks
 from ddp.engine.round_sketches import RoundSketches
 from ddp.process.codec import encode
-from ddp.replica import sketcher, step_sketches
-from ddp.replica.keeper import StepKeeper
+from ddp.replica.evidence import sketcher, step_sketches
+from ddp.replica.evidence.keeper import StepKeeper
 
 MODELS, MODES = ("mlp", "lenet", "resnet_graph", "gpt_nano"), ("nccl_cadence", "cpu_async", "nccl_sync")
 WHEN = [f"{name}_{when}" for name in ("sketch", "optimizer") for when in ("before", "after", "average")]

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ddp.backends.snapshot import _open
-from ddp.replica.weighted_mean import average
+from ddp.replica.memory.weighted_mean import average
 
 ELEMENTS = 10_000_000
 TRIALS = 21

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         wrap,
     )
     from ddp.replica.handle import WorkerHandle
-    from ddp.replica.lr_schedule import LRSchedule
+    from ddp.replica.optim.lr_schedule import LRSchedule
     from ddp.replica.scalars import record_scalar
     from ddp.trainer import CheckpointInfo, EpochMetrics, RunHandle, TrainedState, Trainer
 
@@ -105,7 +105,7 @@ _HOME = {
     ),
     **dict.fromkeys(("Monitor", "Timeline"), "ddp.monitor"),
     "WorkerHandle": "ddp.replica.handle",
-    "LRSchedule": "ddp.replica.lr_schedule",
+    "LRSchedule": "ddp.replica.optim.lr_schedule",
     "record_scalar": "ddp.replica.scalars",
 }
 

@@ -1,6 +1,6 @@
 """The text format of recorded sketches: weighted sums and the size of each group of tensors.
 
-A sketch is linear, so the sketch of a weighted mean is the weighted mean of the sketches. `ddp.replica.sketcher` makes
+A sketch is linear, so the sketch of a weighted mean is the weighted mean of the sketches. `ddp.replica.evidence` makes
 sketches. Imports no torch: validation decodes sketches without it.
 """
 

@@ -92,9 +92,9 @@ def pytest_sessionstart() -> None:
 HEAVIEST = (
     *("commands/test_resume.py", "sim/test_faults.py", "commands/test_launchers.py", "command/test_cli.py"),
     *("faults/test_process_cells.py", "command/test_cli_failures.py", "commands/test_restarts.py"),
-    *("report/test_pages.py", "runtime/test_remote_run.py", "command/test_taken.py", "commands/test_cli_process.py"),
+    *("report/test_pages.py", "remote/test_remote_run.py", "command/test_taken.py", "commands/test_cli_process.py"),
     *("audit/test_audit.py", "launcher/test_real_launchers.py", "command/test_printed_commands.py"),
-    *("conformance/test_oracle.py", "virtual/test_virtual.py", "report/test_report_plans.py", "runtime/test_rejoin.py"),
+    *("conformance/test_oracle.py", "virtual/test_virtual.py", "report/test_report_plans.py", "losses/test_rejoin.py"),
     *("sim/test_controller.py", "api/test_script.py", "predict/test_predict.py", "api/test_checkpoints.py"),
     *("command/test_strange_files.py", "repository/test_wheel.py", "sim/test_checkpoints.py"),
     *("api/test_several_optimizers.py", "audit/test_audit_ranks.py"),

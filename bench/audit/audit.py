@@ -11,10 +11,18 @@ from typing import Any
 
 import torch
 
-from bench.audit import evaluation, reports
+from bench.audit import reports
 from bench.audit.audit_input import AuditOrder
-from bench.audit.between import MOST_LINES, chains, ends, left_alone, rounded
-from bench.audit.compare import (
+from bench.audit.bundled.setups import settings_reached, setup
+from bench.audit.costs import StepBytes, costs, step_bytes
+from bench.audit.counters import counted, resets, scales, updates
+from bench.audit.delivered import delivered
+from bench.audit.documented.reading import TrainingData, committed, content, repeatable, unknowable
+from bench.audit.documented.rules import Rules, left_out_roundings
+from bench.audit.kept_files import Incomplete, Kept, KeptStep, Name, Parts, every, read, whole
+from bench.audit.repeated import evaluation
+from bench.audit.repeated.between import MOST_LINES, chains, ends, left_alone, rounded
+from bench.audit.repeated.compare import (
     AT_ONCE,
     DEVICE_ROUNDING,
     SLACK,
@@ -25,19 +33,12 @@ from bench.audit.compare import (
     shake_of,
     states_apart,
 )
-from bench.audit.costs import StepBytes, costs, step_bytes
-from bench.audit.counters import counted, resets, scales, updates
-from bench.audit.delivered import delivered
-from bench.audit.figures import counted_from, figures_apart, scalars_apart, weighed
-from bench.audit.kept_files import Incomplete, Kept, KeptStep, Name, Parts, every, read, whole
-from bench.audit.reading import TrainingData, committed, content, repeatable, unknowable
-from bench.audit.repeated_step import Bench
-from bench.audit.rows import UNREPEATED, complete, is_complete, redo, repeats, steps_of
-from bench.audit.rules import Rules, left_out_roundings
-from bench.audit.setups import settings_reached, setup
+from bench.audit.repeated.figures import counted_from, figures_apart, scalars_apart, weighed
+from bench.audit.repeated.repeated_step import Bench
+from bench.audit.repeated.rows import UNREPEATED, complete, is_complete, redo, repeats, steps_of
+from bench.audit.repeated.stretches import draws, stretches
+from bench.audit.repeated.unkept import unkept
 from bench.audit.state_digest import digest
-from bench.audit.stretches import draws, stretches
-from bench.audit.unkept import unkept
 from bench.results.audit_file import AuditItem, AuditReport
 from ddp.replica.task import Task
 

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import repeat
 from pathlib import Path
 
-from bench.audit.schedule_places import Turn, misplaced, out_of_turn, places, turns
+from bench.audit.documented.schedule_places import Turn, misplaced, out_of_turn, places, turns
 from bench.config.plan import LaunchPlan
 from bench.results.schema import SCHEMA_VERSION, Metrics
 from ddp.backends import is_torch_native

@@ -14,7 +14,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from bench.audit.audit_input import AuditOrder
 from bench.audit.kept_files import OPTIMIZER, Name
-from bench.audit.repeated_step import Bench, Done, moved
+from bench.audit.repeated.repeated_step import Bench, Done, moved
 from bench.results.audit_file import AuditItem
 from ddp.core.settings.steps import PLAIN
 from ddp.replica.scalars import Scalars

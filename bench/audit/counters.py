@@ -15,9 +15,9 @@ from typing import Any
 from torch import Tensor
 
 from bench.audit.audit_input import AuditOrder
-from bench.audit.figures import DOUBLED, FACTOR
 from bench.audit.kept_files import BUFFERS, OPTIMIZER, KeptStep, Parts
-from bench.audit.repeated_step import Bench, several
+from bench.audit.repeated.figures import DOUBLED, FACTOR
+from bench.audit.repeated.repeated_step import Bench, several
 from bench.base.grouping import grouped
 from bench.results.audit_file import AuditItem
 from ddp.core.settings.steps import PLAIN

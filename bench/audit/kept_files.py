@@ -1,4 +1,4 @@
-"""Reads the files that ranks kept, which hold pieces of a state (`ddp.replica.pieces` has the format)."""
+"""Reads the files that ranks kept, which hold pieces of a state (`ddp.replica.evidence.pieces` has the format)."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ from math import isclose
 from typing import Any
 
 from bench.audit.audit_input import AuditOrder, StepReport
+from bench.audit.documented.schedule_places import step_of
 from bench.audit.kept_files import KeptStep
-from bench.audit.repeated_step import Bench
-from bench.audit.schedule_places import step_of
+from bench.audit.repeated.repeated_step import Bench
 from bench.base.grouping import grouped
 from bench.results.audit_file import AuditItem
 

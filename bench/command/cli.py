@@ -52,7 +52,7 @@ def _said(what: object, code: Exit) -> Exit:
 
 def _run(arguments: list[str]) -> int:
     if {"--help", "-h"}.intersection(arguments):
-        from bench.command.help_page import show
+        from bench.command.printed.help_page import show
 
         show()
         return Exit.OK
@@ -62,7 +62,7 @@ def _run(arguments: list[str]) -> int:
         launcher, arguments = taken(arguments)
         supervised, arguments = supervise.requested(arguments)
     if launcher is not None:
-        from bench.command.submitted import submit
+        from bench.command.sweeps.submitted import submit
 
         return submit(arguments, tuple(VERBS), launcher)
     if supervised:
@@ -86,7 +86,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _plan(arguments: list[str]) -> int:
-    from bench.command.plan_command import show
+    from bench.command.verbs.plan_command import show
 
     return show(arguments, tuple(VERBS))
 
@@ -107,7 +107,7 @@ def _report(arguments: list[str]) -> int:
     alone = "write no links to run folders, for readers who lack them"
     parser.add_argument("--self-contained", action="store_true", help=alone)
     options = parser.read(arguments)
-    from bench.command.validate_command import some_runs
+    from bench.command.verbs.validate_command import some_runs
     from bench.report import write_report
 
     with usage(), no_collections():
@@ -124,7 +124,7 @@ def _report(arguments: list[str]) -> int:
 
 
 def _validate(arguments: list[str]) -> int:
-    from bench.command import validate_command
+    from bench.command.verbs import validate_command
 
     codes = "0 pass, 1 regression, 3 inconclusive, 4 not comparable, 5 a run failed"
     parser = verb_parser("validate", f"Compare runs with the baselines. Exit code: {codes}.")
@@ -135,7 +135,7 @@ def _validate(arguments: list[str]) -> int:
 
 
 def _baseline(arguments: list[str]) -> int:
-    from bench.command import validate_command
+    from bench.command.verbs import validate_command
 
     parser = verb_parser("baseline", "Make, change and list the baselines that validation compares with.")
     validate_command.add_baseline(parser, RUNS, BASELINES, OWN_BASELINES)
@@ -165,7 +165,7 @@ def _more(arguments: list[str]) -> int:
     parser.add_argument("--baseline", type=there, default=BASELINES, help="folder of baselines, or one of its files")
     parser.add_argument("--show", action="store_true", help="print the commands, train nothing")
     options = parser.read(arguments)
-    from bench.command.more_command import more
+    from bench.command.verbs.more_command import more
 
     return int(more(options.path, options.baseline, dispatch, options.show))
 
@@ -181,14 +181,14 @@ def _compare(arguments: list[str]) -> int:
     parser.add_argument("--out", type=path_of, default=Path("reports/comparison"), help="folder to write into")
     parser.add_argument("--github", action="store_true", help="append to the step summary (default in GitHub Actions)")
     options = parser.read(arguments)
-    from bench.command.compare_command import compare
+    from bench.command.verbs.compare_command import compare
 
     with no_collections():
         return int(compare((options.before, options.now), options.runs, options.out, options.github))
 
 
 def _prove(arguments: list[str]) -> int:
-    from bench.command.prove_command import prove
+    from bench.command.verbs.prove_command import prove
 
     about = "Compare a few steps of a model in each mode with plain PyTorch on one device, bit by bit"
     parser = verb_parser(
@@ -211,13 +211,13 @@ def _declared(verb: str, about: str) -> Callable[[list[str]], int]:
 
 
 def _timeline(arguments: list[str]) -> int:
-    from bench.command.timeline_command import timeline
+    from bench.command.verbs.timeline_command import timeline
 
     return int(timeline(arguments))
 
 
 def _list(arguments: list[str]) -> int:
-    from bench.command.listing import GROUPS, show
+    from bench.command.verbs.listing import GROUPS, show
 
     parser = verb_parser("list", "What can be chosen: group=name on the command line.")
     parser.add_argument("group", nargs="?", help=f"one of {', '.join(GROUPS)} (default: all)")
@@ -230,14 +230,14 @@ def _list(arguments: list[str]) -> int:
 
 def _doctor(arguments: list[str]) -> int:
     verb_parser("doctor", "What this machine can run, and why not the rest.").read(arguments)
-    from bench.command.doctor import examine
+    from bench.command.verbs.doctor import examine
 
     examine()
     return Exit.OK
 
 
 def _dashboard(arguments: list[str]) -> int:
-    from bench.command.dashboard_command import dashboard
+    from bench.command.verbs.dashboard_command import dashboard
 
     return int(dashboard(arguments, RUNS))
 

@@ -22,11 +22,11 @@ from bench.base import interrupts
 from bench.base.console import PipeSafeConsole
 from bench.base.exitcodes import STATUS, Exit, gravest
 from bench.base.usage import UsageError, reason, usage
-from bench.command import summary
 from bench.command.cell_plan import make_plan, resume_source
-from bench.command.run_lines import row_line
-from bench.command.summary import CellOutcome, Summary
-from bench.command.sweep_progress import SweepProgress
+from bench.command.printed import summary
+from bench.command.printed.run_lines import row_line
+from bench.command.printed.summary import CellOutcome, Summary
+from bench.command.sweeps.sweep_progress import SweepProgress
 from bench.config.compose import compose, settings_of
 from bench.config.composed import typed
 from bench.config.config import Config
@@ -62,7 +62,7 @@ def run(arguments: list[str], verbs: tuple[str, ...], baseline: Path, machines: 
         # The plan of an experiment is shown first: it costs a fraction of a second for each run.
         experiment = any(word.lstrip("+").startswith("experiment=") for word in arguments)
         if experiment and not any(word.partition("=")[0] in SHOWS for word in arguments):
-            from bench.command.plan_command import announce
+            from bench.command.verbs.plan_command import announce
 
             announce(session.console, arguments, verbs)
         expect = session.progress.foresee

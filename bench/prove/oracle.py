@@ -20,7 +20,7 @@ from ddp.core.settings.steps import PLAIN, StepSettings
 from ddp.data.epoch_order import order
 from ddp.data.seeded import seed_others
 from ddp.permutation import derive
-from ddp.replica.flat import FlatState
+from ddp.replica.memory.flat import FlatState
 from ddp.replica.scalars import Scalars
 from ddp.replica.task import Source, Task
 

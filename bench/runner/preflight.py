@@ -13,8 +13,8 @@ from bench.models import MODELS
 from ddp.core.settings.loader import Loading
 from ddp.data.batch_loader import refuse_samplewise
 from ddp.registries import blamed, is_ours
-from ddp.replica.flat import FlatState
-from ddp.replica.optimizers import as_one, usable
+from ddp.replica.memory.flat import FlatState
+from ddp.replica.optim.optimizers import as_one, usable
 from ddp.replica.scalars import Scalars
 from ddp.replica.task import Task
 from ddp.replica.trainable import SUMMED, is_sum

@@ -2,7 +2,7 @@
 lost.
 
 Ray restarts a lost actor on another host with room. All ranks of the cell then start anew, and the command resumes
-from the last checkpoint. Owns the group of one cell; `bench.command.ray_sweep` owns the sweep.
+from the last checkpoint. Owns the group of one cell; `bench.command.sweeps.ray_sweep` owns the sweep.
 """
 
 from __future__ import annotations

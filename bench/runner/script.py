@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from bench.audit.reading import TrainingData, unknowable
+from bench.audit.documented.reading import TrainingData, unknowable
 from bench.base import canonical
 from bench.base.paths import ROOT
 from bench.base.usage import UsageError, reason
@@ -38,8 +38,8 @@ from ddp.engine import ENGINES
 from ddp.engine.solo import Emit
 from ddp.launcher.environment import Placement, read
 from ddp.process.cores import cores
-from ddp.replica.flat import FlatState
-from ddp.replica.optimizers import as_one, usable
+from ddp.replica.memory.flat import FlatState
+from ddp.replica.optim.optimizers import as_one, usable
 from ddp.replica.task import Job
 from ddp.replica.trainable import SUMMED
 from ddp.trainer.mistakes import make_model

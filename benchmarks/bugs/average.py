@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.bugs.bug import ASYNC, AVERAGED, CADENCE, SYNC, Family, Module, counted, in_place_of, last, rank, wrap
 
 AVERAGE = Family("average")
-COLLECTIVE, SNAPSHOT, MEAN = "ddp.backends.allreduce", "ddp.backends.snapshot", "ddp.replica.weighted_mean"
+COLLECTIVE, SNAPSHOT, MEAN = "ddp.backends.allreduce", "ddp.backends.snapshot", "ddp.replica.memory.weighted_mean"
 NORMED = ("lenet", "resnet_graph")
 """Models with buffers."""
 
@@ -137,7 +137,12 @@ def buffers_left_out(prepare: Any, self: Any) -> None:
 
 
 @AVERAGE.bug(
-    "ddp.replica.buffers", "average", SYNC, "running statistics are not averaged inside steps", "B6.14", models=NORMED
+    "ddp.replica.memory.buffers",
+    "average",
+    SYNC,
+    "running statistics are not averaged inside steps",
+    "B6.14",
+    models=NORMED,
 )
 def buffers_left_out_of_steps(buffers: Module) -> None:
     buffers.BufferChanges.take = lambda self: self.rebase()

@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.bugs.bug import AVERAGED, CADENCE, EVERY, RANKS, Family, Module, after_init, in_place_of, last, wrap
 
 SCHEDULE = Family("schedule")
-REPLICA, RATES, DISPATCH = "ddp.replica.replica", "ddp.replica.learning_rates", "ddp.core.grants.dispatch"
+REPLICA, RATES, DISPATCH = "ddp.replica.replica", "ddp.replica.optim.learning_rates", "ddp.core.grants.dispatch"
 
 
 @SCHEDULE.bug(REPLICA, "audit", RANKS, "the learning rate is multiplied by the number of ranks", "B5.05")

@@ -55,10 +55,15 @@ def unseen(
     return enter
 
 
-NCCL, CPU, MEAN = "ddp.backends.allreduce", "ddp.backends.snapshot", "ddp.replica.weighted_mean"
+NCCL, CPU, MEAN = "ddp.backends.allreduce", "ddp.backends.snapshot", "ddp.replica.memory.weighted_mean"
 REPLICA, RESIDENT, VISITS = "ddp.replica.replica", "ddp.data.resident", "ddp.data.epoch_order"
 PENDING, GATHER, LANGUAGE = "ddp.engine.pending", "ddp.data.gather", "bench.models.data.toy_language"
-RATES, ZERO1, LOOP, METER = "ddp.replica.learning_rates", "ddp.sharding.zero1", "ddp.engine.loop", "ddp.process.meter"
+RATES, ZERO1, LOOP, METER = (
+    "ddp.replica.optim.learning_rates",
+    "ddp.sharding.zero1",
+    "ddp.engine.loop",
+    "ddp.process.meter",
+)
 PACKED, SHARED = "ddp.gradients.step_gradients", "ddp.gradients.exchange"
 DIGITS, PARTS = "bench.models.data.noisy_digits", "bench.models.parts"
 SUMMARY, SPEED = "ddp.core.figures.summary", "bench.results.analysis.training"
@@ -67,7 +72,7 @@ ACTIONS, ACCUMULATE = "ddp.core.rounds.round_actions", "ddp.graph.accumulate"
 LOCAL_SGD, REPORTS, ATTENTION = "ddp.backends.torch_local_sgd", "ddp.engine.reports", "bench.models.attention"
 PASSES, FIGURES, AVERAGE = "ddp.replica.passes", "ddp.replica.figures", "ddp.gradients.average"
 PARTS_OF_CHECKPOINT, TORCH = "ddp.checkpoint.parts", "ddp.backends.torch_backend"
-STORAGE, OUTER, AVERAGING = "ddp.gradients.storage", "ddp.replica.outer_optimizer", "ddp.core.settings.averaging"
+STORAGE, OUTER, AVERAGING = "ddp.gradients.storage", "ddp.replica.optim.outer_optimizer", "ddp.core.settings.averaging"
 SOLO, SYNC, CADENCE, ASYNC = "mlp solo", "mlp nccl_sync", "mlp nccl_cadence", "mlp cpu_async"
 SHARDS, GRAPH, LENET = "mlp zero1", "mlp graph_sync", "lenet nccl_cadence"
 RESNET = "resnet_graph nccl_cadence"

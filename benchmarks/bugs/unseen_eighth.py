@@ -162,7 +162,7 @@ def large_factor(loss_scale: Module) -> None:
     "B9.15",
     "mlp zero1 train.precision=fp16",
     ZERO1,
-    {"ddp.replica.loss_scale": large_factor},
+    {"ddp.replica.optim.loss_scale": large_factor},
     check="status",
 )
 def overflow_not_shared(zero1: Module) -> None:

@@ -121,7 +121,7 @@ def exchange_left_out(one_pass: Any, self: Any, last: bool) -> Any:
     return one_pass(last and not leaks)
 
 
-@unseen("gradient", "C20", "mlp cpu_async train.precision=fp16", "ddp.replica.loss_scale")
+@unseen("gradient", "C20", "mlp cpu_async train.precision=fp16", "ddp.replica.optim.loss_scale")
 def overflow_steps_with_zeros(loss_scale: Module) -> None:
     """Gradients that overflow count as zeros. Clear gradients that overflow, of a factor that is too large at first,
     and step."""

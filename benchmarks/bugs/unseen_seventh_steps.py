@@ -61,7 +61,7 @@ def groups_without_settings(torch_zero1: Module) -> None:
     wrap(torch_zero1.ZeroStep, "build", broken)
 
 
-@unseen("optimizer", "D19", "mlp nccl_cadence averaging.optimizer_state=true", "ddp.replica.optimizer_state")
+@unseen("optimizer", "D19", "mlp nccl_cadence averaging.optimizer_state=true", "ddp.replica.optim.optimizer_state")
 @in_place_of("_probe")
 def second_moments_forgotten(probe: Any, optimizer: Any) -> Any:
     """Second moments are not averaged. Average of the optimizer's state what is called momentum alone."""
@@ -81,7 +81,7 @@ def moments_not_taken_over(load: Any, scratch: Any, round: int, loop: Any, backe
     return joined
 
 
-@unseen("schedule", "B5.09", "benchmarks.bugs.own_sampled nccl_cadence", "ddp.replica.lr_schedule")
+@unseen("schedule", "B5.09", "benchmarks.bugs.own_sampled nccl_cadence", "ddp.replica.optim.lr_schedule")
 def scheduler_a_step_ahead(lr_schedule: Module) -> None:
     """PyTorch's schedulers are a step ahead. Give the rate that PyTorch's scheduler has after its step."""
     wrap(lr_schedule.LRSchedule, "__call__", lambda call, self, seen: call(min(seen + 1.0 / self.steps, 1.0)))

@@ -16,7 +16,7 @@ from benchmarks.bugs.unseen_seventh import stopped
     "schedule",
     "Accelerate, of schedulers that are not told of ranks",
     "benchmarks.bugs.own_sampled cpu_sync",
-    "ddp.replica.lr_schedule",
+    "ddp.replica.optim.lr_schedule",
 )
 def scheduler_steps_for_each_rank(lr_schedule: Module) -> None:
     """A scheduler of PyTorch's steps once for every rank. Look two steps on for each one."""

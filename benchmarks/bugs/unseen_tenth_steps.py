@@ -56,7 +56,7 @@ def momentum_shared(whole: Any, self: Any, *about: Any) -> Any:
     return done
 
 
-@unseen("optimizer", "D19", "mlp cpu_cadence averaging.optimizer_reset=true", "ddp.replica.optimizer_state")
+@unseen("optimizer", "D19", "mlp cpu_cadence averaging.optimizer_reset=true", "ddp.replica.optim.optimizer_state")
 def reset_on_first_rank_alone(optimizer_state: Module) -> None:
     """Rank 1's optimizer does not begin anew after an average. Reset the optimizer of rank 0 alone."""
     wrap(optimizer_state.InnerOptimizer, "reset", lambda reset, self: None if rank() == 1 else reset())

@@ -36,7 +36,7 @@ def void_grant_counts_again(worker: Module) -> None:
     "optimizer",
     "D19, at averages of states",
     "mlp nccl_cadence averaging.optimizer_state=true",
-    "ddp.replica.optimizer_state",
+    "ddp.replica.optim.optimizer_state",
 )
 @once_made("InnerOptimizer")
 def averaged_state_thrown_away(self: Any) -> None:

@@ -59,7 +59,7 @@ def clipped_by_norm_of_step_before(clip: Any, self: Any, limit: float) -> None:
     "gradient",
     "D13, of a scaler",
     "mlp nccl_sync train.precision=fp16 train.accumulate=4 train.batch_size=8",
-    "ddp.replica.loss_scale",
+    "ddp.replica.optim.loss_scale",
 )
 def loss_scale_counts_passes(loss_scale: Module) -> None:
     """The factor of the loss grows after 2,000 passes, not steps. Count four for a step."""

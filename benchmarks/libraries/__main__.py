@@ -31,7 +31,7 @@ print(spent, (psutil.Process().memory_info().rss - held) / 1e6)
 """
 IMPORTS = {
     "torchvision": ("import torch, PIL.Image", "torchvision.datasets, torchvision.transforms.v2"),
-    "numba": ("import torch, numpy", "ddp.replica.numba_kernels"),
+    "numba": ("import torch, numpy", "ddp.replica.memory.numba_kernels"),
     "jsonschema": ("", "jsonschema"),
     "tabulate": ("", "tabulate"),
     "rich": ("", "rich.console"),

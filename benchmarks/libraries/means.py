@@ -11,7 +11,7 @@ from torch import Tensor
 
 from benchmarks.libraries.compare import Work, compare
 from ddp.backends.snapshot import _open
-from ddp.replica.weighted_mean import _shares, average
+from ddp.replica.memory.weighted_mean import _shares, average
 
 
 def averaging() -> None:

@@ -21,11 +21,11 @@ from ddp.core.messages.commands import Average
 from ddp.core.values.frozen import finite
 from ddp.gradients.average import GradientAverage
 from ddp.process.clock import now
-from ddp.replica.flat import swapped
-from ddp.replica.optimizer_state import InnerOptimizer
-from ddp.replica.outer_optimizer import outer
+from ddp.replica.memory.flat import swapped
+from ddp.replica.memory.weighted_mean import PIECE, pieces, ratio, square
+from ddp.replica.optim.optimizer_state import InnerOptimizer
+from ddp.replica.optim.outer_optimizer import outer
 from ddp.replica.task import Job
-from ddp.replica.weighted_mean import PIECE, pieces, ratio, square
 
 if TYPE_CHECKING:
     from ddp.replica.replica import Replica

@@ -27,12 +27,12 @@ from ddp.core.messages.events import Reduced
 from ddp.core.values.frozen import finite
 from ddp.process.clock import now
 from ddp.process.memory import shared
-from ddp.replica.buffers import signed
-from ddp.replica.flat import KINDS, Section, swapped
-from ddp.replica.optimizer_state import InnerOptimizer
-from ddp.replica.outer_optimizer import Outer, outer, precise
+from ddp.replica.memory.buffers import signed
+from ddp.replica.memory.flat import KINDS, Section, swapped
+from ddp.replica.memory.weighted_mean import average, ratio
+from ddp.replica.optim.optimizer_state import InnerOptimizer
+from ddp.replica.optim.outer_optimizer import Outer, outer, precise
 from ddp.replica.task import Job
-from ddp.replica.weighted_mean import average, ratio
 
 NOBODY = "average"
 """Replaces the rank's number in the file name of an average."""

@@ -30,8 +30,8 @@ from ddp.core.messages.commands import Join
 from ddp.core.samples.spans import Batch
 from ddp.process.clock import now
 from ddp.replica import sparse
+from ddp.replica.evidence.step_sketches import NoSketches, whole
 from ddp.replica.scalars import Scalars
-from ddp.replica.step_sketches import NoSketches, whole
 from ddp.replica.task import Job, Task
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from ddp.backends.torch_backend import TorchBackend, TorchStep
-from ddp.replica.optimizers import members
-from ddp.replica.pieces import OPTIMIZER, PARAMETERS, StatePiece, of_buffers, tensors_of
+from ddp.replica.evidence.pieces import OPTIMIZER, PARAMETERS, StatePiece, of_buffers, tensors_of
+from ddp.replica.optim.optimizers import members
 
 GROUP_ELEMENTS = 1_000_000
 """Fewest parameters of a module that FSDP gathers and frees as a group of its own. Smaller modules are in the whole model's

@@ -19,8 +19,8 @@ from torch.distributed.optim import PostLocalSGDOptimizer
 
 from ddp.backends.torch_backend import TorchBackend, TorchStep
 from ddp.core.samples.spans import Batch
-from ddp.replica.flat import swapped
-from ddp.replica.step_sketches import AverageSketches, NoSketches
+from ddp.replica.evidence.step_sketches import AverageSketches, NoSketches
+from ddp.replica.memory.flat import swapped
 
 WARMUP = 100
 PERIOD = 4

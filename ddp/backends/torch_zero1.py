@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from ddp.backends.torch_backend import TorchBackend, TorchStep
-from ddp.replica.optimizers import members
-from ddp.replica.pieces import StatePiece, of_model, of_optimizer
+from ddp.replica.evidence.pieces import StatePiece, of_model, of_optimizer
+from ddp.replica.optim.optimizers import members
 
 
 class ZeroStep(TorchStep):

@@ -32,10 +32,10 @@ from ddp.gradients.average import meet_counters
 from ddp.gradients.step_gradients import StepGradients
 from ddp.process.clock import now
 from ddp.replica import sparse
-from ddp.replica.flat import swapped
+from ddp.replica.memory.flat import swapped
+from ddp.replica.memory.weighted_mean import ratio, square
 from ddp.replica.replica import Replica
 from ddp.replica.task import Job
-from ddp.replica.weighted_mean import ratio, square
 
 
 class ManagedModule(DistributedDataParallel, PeerModule):  # type: ignore[misc]

@@ -22,8 +22,8 @@ from ddp.checkpoint.validity import MOST
 from ddp.core.messages.commands import Save
 from ddp.core.messages.event_parts import Lasting
 from ddp.data.seeded import others, set_others
-from ddp.replica.flat import savable
-from ddp.replica.optimizers import Settings, tensors_kept
+from ddp.replica.memory.flat import savable
+from ddp.replica.optim.optimizers import Settings, tensors_kept
 from ddp.replica.replica import Replica
 from ddp.replica.task import Job
 from ddp.tensor_digest import tensor_digest

@@ -13,7 +13,7 @@ from ddp.core.messages.events import Shared
 from ddp.core.messages.join_events import Joined
 from ddp.engine.loop import TrainingLoop
 from ddp.process.clock import now
-from ddp.replica.state_watch import JOINING
+from ddp.replica.evidence.state_watch import JOINING
 
 
 def send(scratch: Path, round: int, loop: TrainingLoop, backend: Backend) -> Shared:

@@ -27,9 +27,9 @@ from ddp.process.clock import now
 from ddp.process.meter import Meter, reset_peak_rss
 from ddp.process.profiling import Profiler
 from ddp.process.slowdown import Slowdown
-from ddp.replica.flat import savable
+from ddp.replica.evidence.keeper import EPOCH, START, StepKeeper
 from ddp.replica.handle import WorkerHandle
-from ddp.replica.keeper import EPOCH, START, StepKeeper
+from ddp.replica.memory.flat import savable
 from ddp.replica.replica import Replica
 from ddp.replica.task import Job
 from ddp.tally import MODULUS

@@ -14,7 +14,7 @@ from ddp.engine.pending import Pending
 from ddp.engine.round_sketches import ReplicaSketch
 from ddp.process.clock import now
 from ddp.process.meter import peak_rss_bytes
-from ddp.replica.flat import sizes
+from ddp.replica.memory.flat import sizes
 from ddp.replica.norms import least_samples
 from ddp.replica.replica import Replica
 from ddp.replica.task import Job

@@ -17,9 +17,9 @@ from ddp.gradients.comparison import ReplicaComparison
 from ddp.gradients.step_gradients import StepGradients
 from ddp.process.clock import now
 from ddp.process.meter import Meter
-from ddp.replica.flat import FlatState
+from ddp.replica.evidence.step_sketches import NoSketches, StepSketches, whole
 from ddp.replica.gradient_sync import moved
-from ddp.replica.step_sketches import NoSketches, StepSketches, whole
+from ddp.replica.memory.flat import FlatState
 
 
 def meet_counters(batch: Batch, gradients: StepGradients, collectives: Collectives) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ddp.gradients.step_gradients import StepGradients
-from ddp.replica.flat import FlatState
+from ddp.replica.memory.flat import FlatState
 
 
 class Exchange:

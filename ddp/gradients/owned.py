@@ -18,8 +18,8 @@ from ddp.comm.collectives import Collectives
 from ddp.comm.transports.base import ShardRange
 from ddp.gradients.buckets import Item, Launches, assign
 from ddp.gradients.storage import weigh
+from ddp.replica.evidence.step_sketches import StepSketches
 from ddp.replica.sparse import dense
-from ddp.replica.step_sketches import StepSketches
 
 Own = tuple[int, int, Tensor]
 """The part of a parameter that this rank owns: elements [start, stop), and the tensor for their gradient [stop - start]."""

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ddp.replica.learning_rates import set_rates
-from ddp.replica.optimizers import members
+from ddp.replica.optim.learning_rates import set_rates
+from ddp.replica.optim.optimizers import members
 
 Gradients = list[Tensor | None]
 

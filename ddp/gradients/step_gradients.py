@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ddp.gradients.buckets import WORTHWHILE_BYTES, Plan
 from ddp.gradients.storage import BucketStorage
-from ddp.replica.buffers import BufferChanges, Counters, moves
-from ddp.replica.flat import Empty, FlatState
+from ddp.replica.memory.buffers import BufferChanges, Counters, moves
+from ddp.replica.memory.flat import Empty, FlatState
 
 
 class StepGradients:

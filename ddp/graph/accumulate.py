@@ -15,10 +15,10 @@ from ddp.core.samples.spans import Batch
 from ddp.gradients.step_gradients import StepGradients
 from ddp.graph.serialized_rng import SerializedRng
 from ddp.process.clock import now
+from ddp.replica.evidence.step_sketches import StepSketches, whole
 from ddp.replica.gradient_sync import moved
 from ddp.replica.replica import Replica
 from ddp.replica.sparse import dense
-from ddp.replica.step_sketches import StepSketches, whole
 
 
 class Accumulating(Replica):

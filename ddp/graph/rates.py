@@ -11,8 +11,8 @@ from typing import Protocol
 import torch
 
 from ddp.graph.errors import GraphError
-from ddp.replica.learning_rates import ROUNDING, a_schedule, in_ratio, own_rates, set_rates, sound
-from ddp.replica.lr_schedule import LRSchedule
+from ddp.replica.optim.learning_rates import ROUNDING, a_schedule, in_ratio, own_rates, set_rates, sound
+from ddp.replica.optim.lr_schedule import LRSchedule
 from ddp.settings import whole
 
 

@@ -24,7 +24,7 @@ from ddp.graph.tracking import WriteTracker, attributes, changes, put
 from ddp.graph.windows import Windows
 from ddp.permutation import derive
 from ddp.process.clock import now
-from ddp.replica.flat import FlatState
+from ddp.replica.memory.flat import FlatState
 from ddp.replica.norms import least_samples
 
 

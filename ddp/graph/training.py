@@ -27,7 +27,7 @@ from ddp.graph.replicas import GraphReplicas
 from ddp.graph.timed_workers import Listener
 from ddp.graph.windows import Windows
 from ddp.process.clock import now
-from ddp.replica.flat import sizes
+from ddp.replica.memory.flat import sizes
 from ddp.replica.scalars import Scalars
 from ddp.settings import emulated
 

@@ -14,7 +14,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from ddp.gradients.storage import layout
 from ddp.parallel.group import Group
-from ddp.replica.flat import refuse_complex, refuse_formless
+from ddp.replica.memory.flat import refuse_complex, refuse_formless
 
 Part = tuple[str, str, str, list[int], bool, list[int]]
 """(parameter or buffer, name, data type, shape, trained, strides of its gradient if it has one)."""

@@ -27,7 +27,7 @@ PRELOAD = (
     "ddp.engine.rank",
     "ddp.backends.allreduce",
     "ddp.backends.snapshot",
-    "ddp.replica.sketch_kernel",
+    "ddp.replica.evidence.sketch_kernel",
     "torch._dynamo",
 )
 """Modules that every rank needs. Creating the first optimizer imports `torch._dynamo`, which takes seconds."""

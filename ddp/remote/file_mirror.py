@@ -20,7 +20,7 @@ from ddp.checkpoint.checkpoint import part_folder
 from ddp.core.errors import ProtocolError
 from ddp.core.messages.commands import Apply, LoadState
 from ddp.core.messages.events import Finished, Saved, Shared, Snapshot
-from ddp.replica.flat import KINDS
+from ddp.replica.memory.flat import KINDS
 
 PIECE = 1 << 18
 """Bytes sent at a time, so that other frames and heartbeats can be sent in between."""

@@ -17,7 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ddp.core.messages.event_parts import StepWork
 from ddp.core.values.frozen import finite
-from ddp.replica.optimizers import members
+from ddp.replica.optim.optimizers import members
 from ddp.replica.task import Job, Tensors
 
 NORMS = 50

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ddp.core.samples.spans import Batch
-from ddp.replica.flat import FlatState
+from ddp.replica.memory.flat import FlatState
 
 
 class GradientSync(Protocol):

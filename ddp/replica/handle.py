@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from ddp.replica.learning_rates import Rates, Schedule
+    from ddp.replica.optim.learning_rates import Rates, Schedule
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,8 +16,8 @@ from ddp.core.errors import OutOfResources
 from ddp.core.samples.spans import Batch, Chunk, micro_batches
 from ddp.replica.abilities import HALF, check_abilities
 from ddp.replica.gradient_sync import GradientSync
-from ddp.replica.loss_scale import LossScale
 from ddp.replica.norms import least_samples
+from ddp.replica.optim.loss_scale import LossScale
 from ddp.replica.scalars import Scalars
 from ddp.replica.task import Job, Task, Tensors
 

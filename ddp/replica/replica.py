@@ -24,16 +24,16 @@ from ddp.data.seeded import seed_others
 from ddp.permutation import derive
 from ddp.process.meter import Meter
 from ddp.process.slowdown import Slowdown
+from ddp.replica.evidence.parameter_guard import StepParameterGuard
+from ddp.replica.evidence.sketcher import Sketcher
+from ddp.replica.evidence.step_sketches import StepSketches
 from ddp.replica.figures import StepFigures
-from ddp.replica.flat import FlatState
 from ddp.replica.gradient_sync import GradientSync, moved
-from ddp.replica.learning_rates import Rates
-from ddp.replica.optimizers import as_one, settings_of, usable
-from ddp.replica.parameter_guard import StepParameterGuard
+from ddp.replica.memory.flat import FlatState
+from ddp.replica.optim.learning_rates import Rates
+from ddp.replica.optim.optimizers import as_one, settings_of, usable
 from ddp.replica.passes import StepPasses, backward
 from ddp.replica.scalars import Scalars
-from ddp.replica.sketcher import Sketcher
-from ddp.replica.step_sketches import StepSketches
 from ddp.replica.task import Job, Task, Tensors, epoch_samples, whole_batches
 from ddp.replica.trainable import trainable
 

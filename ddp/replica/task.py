@@ -148,8 +148,8 @@ class Job:
     keep_state: bool = False
     """Whether every rank saves its final parameters and buffers to `scratch/state-<rank>.pt`."""
     audit: str = ""
-    """Key to draw the steps whose states are saved in `scratch`, for an audit to repeat (`ddp.replica.keeper`); empty:
-    none."""
+    """Key to draw the steps whose states are saved in `scratch`, for an audit to repeat (`ddp.replica.evidence.keeper`);
+    empty: none."""
     checkpoints: Checkpointing | None = None
     """How often to save a checkpoint; None: never."""
     checkpoint_folder: Path | None = None

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ddp.replica import optimizers
+from ddp.replica.optim import optimizers
 from ddp.sharding.partition import Layout
 
 WHOLE = ("LBFGS", "Adafactor", "Muon", "SparseAdam")

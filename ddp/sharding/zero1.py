@@ -24,10 +24,10 @@ from ddp.gradients.average import meet_counters
 from ddp.gradients.step_gradients import StepGradients
 from ddp.process.clock import now
 from ddp.process.meter import Meter
-from ddp.replica.flat import FlatState
+from ddp.replica.evidence.pieces import OPTIMIZER, PARAMETERS, StatePiece, of_buffers, tensors_of
+from ddp.replica.evidence.step_sketches import NoSketches, StepSketches, Stretch, whole
 from ddp.replica.gradient_sync import GradientSync
-from ddp.replica.pieces import OPTIMIZER, PARAMETERS, StatePiece, of_buffers, tensors_of
-from ddp.replica.step_sketches import NoSketches, StepSketches, Stretch, whole
+from ddp.replica.memory.flat import FlatState
 from ddp.sharding.shards import ShardGroup, claim, disclaim, grouped, restore_optimizer, shard_optimizer
 
 

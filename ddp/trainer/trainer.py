@@ -26,7 +26,7 @@ from ddp.monitor.track import RunSubject
 from ddp.process import forkserver
 from ddp.registries import member
 from ddp.replica.handle import WorkerHandle
-from ddp.replica.learning_rates import a_schedule
+from ddp.replica.optim.learning_rates import a_schedule
 from ddp.replica.task import Job, epoch_samples, whole_batches
 from ddp.trainer import arguments, launched
 from ddp.trainer.handle import RunHandle

@@ -15,9 +15,9 @@ import torch
 
 from ddp.core.messages.event_parts import Files
 from ddp.core.worker import Step
-from ddp.replica.keeper import MOST, TIMES, StepKeeper
+from ddp.replica.evidence.keeper import MOST, TIMES, StepKeeper
+from ddp.replica.evidence.step_draws import drawn
 from ddp.replica.replica import Replica
-from ddp.replica.step_draws import drawn
 from ddp.replica.task import Job
 from ddp.virtual.rows import ReplicaRows
 

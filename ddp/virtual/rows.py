@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from ddp.core.worker import Step
-from ddp.replica.pieces import OPTIMIZER, PARAMETERS, StatePiece
+from ddp.replica.evidence.pieces import OPTIMIZER, PARAMETERS, StatePiece
 from ddp.replica.replica import Replica
 from ddp.replica.task import Job, Tensors
 from ddp.virtual.row_optimizer import RowOptimizer

@@ -1,7 +1,7 @@
 """Many ranks in one operation: steps are deferred until a result is needed, then computed for all ranks at once.
 
 This only changes the last bits, because the inputs of a step are fixed when it begins. Averages:
-`ddp.replica.weighted_mean`.
+`ddp.replica.memory.weighted_mean`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from ddp.core.values.frozen import finite
 from ddp.core.worker import Action, Step
 from ddp.engine.loop import TrainingLoop
 from ddp.process.meter import peak_rss_bytes
-from ddp.replica.flat import savable
+from ddp.replica.memory.flat import savable
+from ddp.replica.memory.weighted_mean import average, ratio
 from ddp.replica.norms import least_samples
-from ddp.replica.outer_optimizer import outer
+from ddp.replica.optim.outer_optimizer import outer
 from ddp.replica.task import Job
-from ddp.replica.weighted_mean import average, ratio
 from ddp.virtual.row_keeper import RowKeepers
 from ddp.virtual.row_rank import RowRank
 from ddp.virtual.rows import ReplicaRows

@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import MultiStepLR
 
 import ddp
 from bench.base.console import VERBOSITY, verbosity
-from bench.command.listing import presets
+from bench.command.verbs.listing import presets
 from bench.config.flags import read
 from ddp.core.messages.events import RoundClosed
 from ddp.core.window_sizes import controller

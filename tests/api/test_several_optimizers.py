@@ -14,7 +14,7 @@ from torch import nn
 from ddp import RankFailed
 from ddp.core.settings.averaging import Averaging
 from ddp.core.settings.checkpoints import Checkpointing
-from ddp.replica.optimizers import Several
+from ddp.replica.optim.optimizers import Several
 from ddp.replica.task import Task
 from tests.api.conftest import Make
 from tests.api.trained import WORLDS, equal

@@ -11,8 +11,8 @@ import pytest
 from bench.base.environment import launched_by
 from bench.base.exitcodes import Exit
 from bench.base.usage import UsageError
-from bench.command import join_command
-from bench.command.join_command import Answers, _check
+from bench.command.verbs import join_command
+from bench.command.verbs.join_command import Answers, _check
 from bench.results.runfolder import find_runs, read_records
 from ddp.core.membership.joining import OFFERED
 from ddp.core.messages.commands import Drop, Restart

@@ -15,7 +15,7 @@ import pytest
 
 from bench.base.environment import launched_by, shared_cores
 from bench.base.usage import UsageError
-from bench.command import submitted
+from bench.command.sweeps import submitted
 from bench.config.launch_settings import RaySettings, SlurmSettings, batches, taken
 from bench.results.analyze import _host
 from bench.runner.ray_rank import ActorPlace, RayRank, variables
@@ -163,7 +163,7 @@ def test_a_sweep_of_rays_is_cancelled_by_a_word_in_its_folder(
     for name in (".slurm-20260101-000000-001", ".ray-20260102-000000-001"):
         (tmp_path / name).mkdir()
         (tmp_path / name / submitted.SWEEP).write_text(json.dumps({"job": name[1:], "cells": [["a"]], "tasks": 1}))
-    monkeypatch.setattr("bench.command.ray_sweep.CANCEL_S", 0.0)
+    monkeypatch.setattr("bench.command.sweeps.ray_sweep.CANCEL_S", 0.0)
     assert submitted.status(tmp_path) == 0
     assert submitted.cancel(tmp_path) == 5
     assert (tmp_path / ".ray-20260102-000000-001" / "stop").exists()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bench.command import ray_sweep
+from bench.command.sweeps import ray_sweep
 from bench.config.launch_settings import RaySettings
 from bench.runner import ray_cell
 from bench.runner.ray_cell import RayCell, RaySweep

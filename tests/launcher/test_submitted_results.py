@@ -15,7 +15,8 @@ from types import SimpleNamespace
 import pytest
 
 from bench.base.usage import UsageError
-from bench.command import cli, ray_sweep, slurm_sweep, submitted
+from bench.command import cli
+from bench.command.sweeps import ray_sweep, slurm_sweep, submitted
 from bench.config.launch_settings import SlurmSettings
 from bench.results.lease import HOST
 from bench.results.runfolder import place

@@ -15,7 +15,8 @@ import pytest
 
 from bench.base.exitcodes import Exit
 from bench.base.usage import UsageError
-from bench.command import cli, ray_sweep, slurm_sweep, submitted
+from bench.command import cli
+from bench.command.sweeps import ray_sweep, slurm_sweep, submitted
 from bench.config.launch_settings import RaySettings, Settings, SlurmSettings
 from bench.results.lease import HOST
 from tests.bench.streams import make_metrics, write_run

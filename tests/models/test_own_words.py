@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from bench import models
 from bench.base.usage import UsageError
-from bench.command import cli, submitted
+from bench.command import cli
+from bench.command.sweeps import submitted
 from bench.config.compose import _searching, composing
 from bench.config.composed import register
 from bench.config.user_parts import named_by

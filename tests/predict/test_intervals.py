@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.command.predict_command import span
+from bench.command.verbs.predict_command import span
 from bench.predict.calibration import Calibration
 from bench.predict.cells import distance, predict
 from bench.predict.evidence import CalibratedCell, CalibratedRun, grouped, metrics_of, off_by, own_cell, rate_of

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from bench.base.exitcodes import Exit
 from bench.command.cli import dispatch
-from bench.command.predict_command import DOUBT
+from bench.command.verbs.predict_command import DOUBT
 from bench.predict.calibration import Calibration, calibrated
 from bench.predict.cells import predict
 from bench.predict.evidence import CalibratedCell, CalibratedRun, metrics_of, own_cell, rate_of

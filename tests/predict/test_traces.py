@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bench.command.explain_command import whatif_table
-from bench.command.predict_command import step_times
+from bench.command.verbs.explain_command import whatif_table
+from bench.command.verbs.predict_command import step_times
 from bench.predict.pipeline_trace import whatif
 from bench.predict.traces import pipeline_of, read_pipeline, traced
 from bench.predict.utilisation import UtilisationModel, fit

@@ -20,7 +20,7 @@ from ddp.core.policies import POLICIES
 from ddp.engine import elche
 from ddp.engine.in_process import KILLING, InProcessRanks
 from ddp.engine.ranks import RankProcesses
-from ddp.replica import step_sketches
+from ddp.replica.evidence import step_sketches
 from ddp.replica.task import Job, Task
 from tests.runtime import toy
 

@@ -16,7 +16,7 @@ OUTER = {"momentum": (1.0, 0.9), "nesterov": (0.7, 0.9)}
 
 
 class OuterSteps:
-    """An outer optimizer on sketches. Its steps are linear in its inputs; `ddp.replica.outer_optimizer` has the
+    """An outer optimizer on sketches. Its steps are linear in its inputs; `ddp.replica.optim.outer_optimizer` has the
     formulas."""
 
     def __init__(self, settings: Mapping[str, Any], groups: tuple[SketchGroup, ...]) -> None:

@@ -1,8 +1,8 @@
 """`Averaging`: how the average of a round is computed and applied, for every policy and backend. Settings and weights
 alone.
 
-Owns the weight of a contribution, for every backend. Knows no tensors: `ddp.replica.weighted_mean` and
-`ddp.replica.outer_optimizer` do."""
+Owns the weight of a contribution, for every backend. Knows no tensors: `ddp.replica.memory.weighted_mean` and
+`ddp.replica.optim.outer_optimizer` do."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ from ddp.data import epoch_order
 from ddp.data.gather import Gather
 from ddp.engine.loop import TrainingLoop
 from ddp.engine.pending import Pending
-from ddp.replica import keeper, pieces
 from ddp.replica import replica as replicas
+from ddp.replica.evidence import keeper, pieces
 from ddp.replica.replica import Replica
 from ddp.replica.task import Task
 from tests.bench.audit.audit_breaks import ADAM, Break, best, shifted, twice, wrapped

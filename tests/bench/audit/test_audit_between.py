@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 import torch
 
-from bench.audit.between import ends
 from bench.audit.kept_files import Name, Part, Parts
+from bench.audit.repeated.between import ends
 from ddp.backends import snapshot
 from ddp.checkpoint.parts import RankParts
 from ddp.core.messages.events import Finished, Progress, Ready, Saved
 from ddp.core.settings.checkpoints import Checkpointing
 from ddp.engine.loop import TrainingLoop
 from ddp.engine.rank import RankLoop
-from ddp.replica import keeper
 from ddp.replica import replica as replicas
+from ddp.replica.evidence import keeper
 from ddp.replica.replica import Replica
 from tests.bench.audit.audit_breaks import ADAM, Break, wrapped
 from tests.bench.audit.audited import audited, different, train_alone

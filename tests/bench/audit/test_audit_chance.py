@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bench.audit.rows import UNREPEATED
+from bench.audit.repeated.rows import UNREPEATED
 from ddp.replica.task import Task
 from tests.bench.audit.audit_breaks import twice, wrapped
 from tests.bench.audit.audited import audited, different, train_alone

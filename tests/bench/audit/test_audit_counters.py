@@ -17,7 +17,7 @@ from bench.audit.kept_files import read
 from ddp.backends import allreduce
 from ddp.core.messages.events import Finished, Progress
 from ddp.core.settings.steps import StepSettings
-from ddp.replica.optimizers import Several
+from ddp.replica.optim.optimizers import Several
 from ddp.replica.replica import Replica
 from ddp.replica.task import Task
 from tests.bench.audit.audit_breaks import ADAM, wrapped

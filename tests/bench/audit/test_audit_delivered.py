@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from bench.audit.audit_input import AuditOrder, saved_of
+from bench.audit.bundled.setups import settings_reached
 from bench.audit.delivered import delivered
 from bench.audit.kept_files import read
-from bench.audit.setups import settings_reached
 from bench.models import load
 from ddp.checkpoint import checkpoint as checkpoints
 from ddp.checkpoint import parts

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from bench.audit.audit_input import norms_of, works_of
-from bench.audit.compare import losses_apart
-from bench.audit.rules import left_out_roundings
+from bench.audit.documented.rules import left_out_roundings
+from bench.audit.repeated.compare import losses_apart
 from bench.models import parts
 from ddp.core.messages.events import Finished
 from ddp.core.settings.steps import StepSettings

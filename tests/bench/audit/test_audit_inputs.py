@@ -13,14 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from bench.audit import contents, reading
-from bench.audit.definitions import defined
-from bench.audit.reading import CONTENTS, committed, content
+from bench.audit.bundled import contents
+from bench.audit.bundled.definitions import defined
+from bench.audit.documented import reading
+from bench.audit.documented.reading import CONTENTS, committed, content
 from bench.models import parts as set_ups
 from bench.results.audit_file import AUDIT, AuditItem, AuditReport, write_report
 from bench.results.runfolder import find_runs
 from ddp.data.source import TensorSource
-from ddp.replica.step_draws import STRETCHES, StepDraws
+from ddp.replica.evidence.step_draws import STRETCHES, StepDraws
 from tests.bench.audit.audited import audited, different, train_alone
 from tests.bench.references import one
 from tests.bench.streams import make_spec, write_run
@@ -105,7 +106,7 @@ def test_ranks_that_step_alone_have_drawn_steps_behind_averages_and_in_the_last_
 
 
 def test_bundled_data_has_the_committed_content() -> None:
-    """Written by `python -m bench.audit.contents`; of another version of Python the line may be missing."""
+    """Written by `python -m bench.audit.documented.contents`; of another version of Python the line may be missing."""
     known = json.loads(CONTENTS.read_text())
     found = contents.made()
     assert {name: known.get(name) for name in found if " of Python " not in name} == {

@@ -19,7 +19,7 @@ from ddp.data import as_source
 from ddp.data.dataset import MapSource
 from ddp.data.draws import Draws
 from ddp.data.epoch_order import EpochOrder
-from ddp.replica.learning_rates import Rates
+from ddp.replica.optim.learning_rates import Rates
 from ddp.replica.task import Task
 from tests.bench.audit.audit_breaks import Break, wrapped
 from tests.bench.audit.audited import audited, different, train_alone

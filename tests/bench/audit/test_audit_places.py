@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bench.audit.schedule_places import misplaced, out_of_turn
+from bench.audit.documented.schedule_places import misplaced, out_of_turn
 from ddp.core.messages.commands import Pace, Train
 from ddp.core.messages.events import Merged
 from ddp.core.policies import POLICIES

@@ -19,7 +19,7 @@ from ddp.core.settings.steps import StepSettings
 from ddp.engine import elche
 from ddp.gradients.average import GradientAverage
 from ddp.graph import engine as graph_engine
-from ddp.replica.keeper import StepKeeper
+from ddp.replica.evidence.keeper import StepKeeper
 from ddp.replica.replica import Replica
 from ddp.replica.task import Job, Task
 from tests.bench.audit.audit_breaks import ADAM, Break, shifted, twice, wrapped

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from bench.audit.costs import _apart
-from bench.audit.evaluation import added_up
-from bench.audit.reading import SAMPLES, TrainingData, repeatable, unknowable
+from bench.audit.documented.reading import SAMPLES, TrainingData, repeatable, unknowable
+from bench.audit.repeated.evaluation import added_up
 from ddp.core.messages.event_parts import StepWork
 from ddp.core.settings.steps import StepSettings
 from ddp.data import as_source

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ddp.core.settings.averaging import Averaging
-from ddp.replica.optimizer_state import InnerOptimizer
+from ddp.replica.optim.optimizer_state import InnerOptimizer
 from ddp.virtual.row_optimizer import RowOptimizer
 from tests.bench.audit.audit_breaks import ADAM, wrapped
 from tests.bench.audit.audited import audited, different

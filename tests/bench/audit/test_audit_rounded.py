@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from bench.audit.between import rounded
 from bench.audit.kept_files import PARAMETERS, Name, Part
+from bench.audit.repeated.between import rounded
 
 
 @pytest.mark.parametrize("coarse", [False, True])

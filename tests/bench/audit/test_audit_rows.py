@@ -12,12 +12,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bench.audit import stretches
+from bench.audit.documented.rules import total_of
 from bench.audit.kept_files import read
-from bench.audit.rules import total_of
+from bench.audit.repeated import stretches
 from bench.results.audit_file import AuditReport
 from ddp.core.messages.events import Finished
-from ddp.replica import step_draws
+from ddp.replica.evidence import step_draws
 from ddp.replica.replica import Replica
 from ddp.replica.task import Job
 from tests.bench.audit.audit_breaks import ADAM, wrapped

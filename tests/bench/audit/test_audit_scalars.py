@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bench.audit.step_scalars import Collected, Totals
+from bench.audit.repeated.step_scalars import Collected, Totals
 from ddp import record_scalar
 from ddp.replica.scalars import Scalars, record_sum
 from ddp.replica.task import Task

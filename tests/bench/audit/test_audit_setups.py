@@ -14,8 +14,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from bench.audit import setups
-from bench.audit.setups import SETUPS, key, scheduled, setup
+from bench.audit.bundled import setups
+from bench.audit.bundled.setups import SETUPS, key, scheduled, setup
 from bench.models import load
 from bench.models.attention import Layer
 from bench.models.data import data_set

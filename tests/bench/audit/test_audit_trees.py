@@ -10,7 +10,8 @@ import pytest
 from bench.audit.process import Unaudited
 from bench.base.exitcodes import Exit
 from bench.base.usage import UsageError
-from bench.command import audit_command, cli
+from bench.command import cli
+from bench.command.verbs import audit_command
 from bench.results.audit_file import AuditReport
 from bench.results.runfolder import Run
 from ddp.core.messages.events import Finished

@@ -11,7 +11,7 @@ import pytest
 
 from bench.base.exitcodes import Exit
 from bench.command import cli
-from bench.command.submitted import SWEEP, under_way
+from bench.command.sweeps.submitted import SWEEP, under_way
 from bench.faults import store
 from bench.faults.meaning import FaultCell, FaultOutcome
 from bench.faults.outcome import FaultResult

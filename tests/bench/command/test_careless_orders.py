@@ -16,9 +16,11 @@ import pytest
 from bench.base import interrupts
 from bench.base.exitcodes import Exit
 from bench.base.usage import UsageError
-from bench.command import cli, join_command, ray_sweep, rerun
-from bench.command.explain_command import records_in
-from bench.command.summary import Summary
+from bench.command import cli
+from bench.command.printed.summary import Summary
+from bench.command.sweeps import ray_sweep
+from bench.command.verbs import join_command, rerun
+from bench.command.verbs.explain_command import records_in
 from bench.config import user_parts
 from bench.config.config import ClusterConfig
 from bench.faults import played

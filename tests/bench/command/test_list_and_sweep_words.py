@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.command.listing import GROUPS
+from bench.command.verbs.listing import GROUPS
 from tests.bench.conftest import Bench
 
 

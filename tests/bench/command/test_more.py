@@ -9,9 +9,9 @@ from rich.console import Console
 
 from bench.base.exitcodes import Exit
 from bench.command import cli
-from bench.command.more_command import lacking
-from bench.command.summary import ROOM, Summary, in_words, what_next
-from bench.command.summary import judge as judge_runs
+from bench.command.printed.summary import ROOM, Summary, in_words, what_next
+from bench.command.printed.summary import judge as judge_runs
+from bench.command.verbs.more_command import lacking
 from bench.results.runfolder import find_runs
 from bench.validate import judge
 from bench.validate.verdicts.verdict import remark

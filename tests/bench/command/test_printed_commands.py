@@ -22,16 +22,16 @@ SOURCES = Path(package.__file__).parent
 PRINTED = {
     "command/parser.py",  # the name of a verb, before --help
     "config/hydra_errors.py",
-    "command/validate_command.py",
+    "command/verbs/validate_command.py",
     "runner/launch.py",  # run by tests/runtime/losses/test_shortage.py
-    "command/explain_command.py",  # read by tests/predict/test_explained.py
-    "command/help_page.py",
-    "command/listing.py",
-    "command/more_command.py",  # run by tests/bench/command/test_more.py
+    "command/verbs/explain_command.py",  # read by tests/predict/test_explained.py
+    "command/printed/help_page.py",
+    "command/verbs/listing.py",
+    "command/verbs/more_command.py",  # run by tests/bench/command/test_more.py
     "command/run.py",  # `dashboard` and the output folder
     "results/rerun_command.py",
     "results/runfolder.py",  # run by tests/commands/test_going_on.py and tests/bench/command/test_full_disk.py
-    "command/summary.py",
+    "command/printed/summary.py",
     "validate/verdicts/next_runs.py",
     "validate/baselines/reference.py",
     "validate/revisions/revision.py",

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from bench.base.console import VERBOSITY, WIDTH, cut, verbosity
-from bench.command.run_lines import Line, shortened, sweep_notes, sweep_table, trouble_lines
-from bench.command.sweep_progress import SweepProgress
+from bench.command.printed.run_lines import Line, shortened, sweep_notes, sweep_table, trouble_lines
+from bench.command.sweeps.sweep_progress import SweepProgress
 from bench.results.cells import cells
 from bench.results.live.run import RunFigures
 from bench.results.runfolder import LOG, Run, find_runs

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from bench.base.paths import CONF
-from bench.command.listing import _modes
+from bench.command.verbs.listing import _modes
 from bench.config.composed import register, typed
 from bench.config.config import Config
 from bench.config.hydra_errors import complain, known_keys

@@ -9,7 +9,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from bench.base.usage import UsageError
-from bench.command import plan_command
+from bench.command.verbs import plan_command
 from bench.config.compose import compose, settings_of
 from bench.results.planned import planned
 from bench.results.runfolder import find_runs, read_object

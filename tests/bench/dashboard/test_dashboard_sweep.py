@@ -13,8 +13,8 @@ import pytest
 import uvicorn
 from playwright.sync_api import Page, expect
 
-from bench.command.cell_verdict import cell_verdicts
-from bench.command.summary import in_words
+from bench.command.printed.cell_verdict import cell_verdicts
+from bench.command.printed.summary import in_words
 from bench.dashboard import page as pages
 from bench.dashboard import server, view
 from bench.dashboard.about import RUNNING, RunCard

@@ -10,7 +10,7 @@ import pytest
 from bench.base import environment
 from bench.base.exitcodes import Exit
 from bench.command import cli
-from bench.command.compare_command import side
+from bench.command.verbs.compare_command import side
 from bench.report.cell_changes import CellMove, Side, moves
 from bench.report.sections.changes import common
 from bench.report.two_sides import sentence, step_summary, tiles

@@ -10,9 +10,9 @@ from playwright.sync_api import Page, expect
 
 from bench.base import number_format
 from bench.base.style import some
-from bench.command import doctor
-from bench.command.run_lines import row_line, sweep_table
-from bench.command.summary import in_words
+from bench.command.printed.run_lines import row_line, sweep_table
+from bench.command.printed.summary import in_words
+from bench.command.verbs import doctor
 from bench.dashboard import page as pages
 from bench.dashboard.board import ROW, Piece, whole
 from bench.report.page import speeds

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.base.exitcodes import Exit
-from bench.command.rerun import replay
+from bench.command.verbs.rerun import replay
 from bench.results.chain import unlinked
 from bench.results.runfolder import EVENTS, METRICS, find_runs
 from bench.runner.replay import mislearnt

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from bench import report
 from bench.base.exitcodes import Exit
-from bench.command import summary
+from bench.command.printed import summary
 from bench.report import write_report
 from bench.report.measures.compare import rivals, wires
 from bench.report.measures.differences import qualities

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from bench.base.console import VERBOSITY
 from bench.base.exitcodes import Exit
-from bench.command import summary
+from bench.command.printed import summary
 from bench.report import write_report
 from bench.results.analysis.faults import faults
 from bench.results.analysis.stream import sort

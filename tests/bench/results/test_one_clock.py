@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from bench.base import number_format
-from bench.command.summary import CellOutcome, Summary, show_run
+from bench.command.printed.summary import CellOutcome, Summary, show_run
 from bench.dashboard import view
 from bench.dashboard.about import RUNNING, RunCard
 from bench.dashboard.board import LIVE, ROW, whole

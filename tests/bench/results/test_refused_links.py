@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.command.run_lines import trouble_lines
+from bench.command.printed.run_lines import trouble_lines
 from bench.results.analysis.faults import missing
 from bench.validate.records.run_records import Records
 from bench.validate.recount.losses import losses

@@ -13,8 +13,8 @@ import pytest
 from bench.base.exitcodes import Exit
 from bench.base.writing import write_text
 from bench.command import cli
-from bench.command.plan_command import estimate
-from bench.command.rerun import compare
+from bench.command.verbs.plan_command import estimate
+from bench.command.verbs.rerun import compare
 from bench.results.runfolder import CONFIG, EVENTS, METRICS, Run, find_runs, read_records
 from bench.runner.replay import Unfit, deviation
 from bench.validate.checks.determinism import promised

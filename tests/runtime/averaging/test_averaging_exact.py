@@ -24,9 +24,9 @@ from ddp.core.samples.spans import Batch
 from ddp.core.settings.averaging import WIRES, Averaging
 from ddp.core.worker import Step
 from ddp.engine.loop import TrainingLoop
-from ddp.replica.buffers import signed
+from ddp.replica.memory.buffers import signed
+from ddp.replica.memory.weighted_mean import average
 from ddp.replica.task import Job, Task
-from ddp.replica.weighted_mean import average
 from tests.runtime import toy
 from tests.runtime.averaging.scripted_ranks import (
     OWN,
@@ -195,7 +195,8 @@ def test_loops_are_compiled_where_nothing_can_be_kept(why: str, tmp_path: Path) 
     """An installation that cannot be written, and a user without a home, or a full disk: compiled anew by each process."""
     where = {"NUMBA_CACHE_LOCATOR_CLASSES": "UserProvidedCacheLocator"}  # which has none, if nobody names a folder
     asked = (
-        "import ddp.replica.numba_kernels as loops, numpy as np; print(loops.excess(np.full(3, 2.0), np.ones(3), 1.0))"
+        "from ddp.replica.memory import numba_kernels; import numpy as np; "
+        "print(numba_kernels.excess(np.full(3, 2.0), np.ones(3), 1.0))"
     )
     if why == "no room":
         where["NUMBA_CACHE_DIR"] = str(tmp_path)

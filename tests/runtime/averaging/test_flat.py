@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ddp.replica.flat import FlatState
+from ddp.replica.memory.flat import FlatState
 from ddp.replica.task import Task
 from tests.runtime import toy
 from tests.runtime.conftest import Play

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ddp.backends import BACKENDS, paired_backends
 from ddp.core.errors import RankFailed
-from ddp.replica.parameter_guard import StepParameterGuard
+from ddp.replica.evidence.parameter_guard import StepParameterGuard
 from ddp.replica.task import Task, Tensors
 from ddp.sharding.units import ShardedParameter
 from tests.runtime import toy

@@ -16,7 +16,7 @@ from ddp.core.settings.steps import StepSettings
 from ddp.data.epoch_order import order
 from ddp.engine.modes import modes
 from ddp.engine.step_checks import check_step
-from ddp.replica.loss_scale import FIRST, STEPS, LossScale
+from ddp.replica.optim.loss_scale import FIRST, STEPS, LossScale
 from ddp.replica.passes import StepPasses
 from ddp.replica.task import Task, Tensors
 from tests.runtime import toy

@@ -21,7 +21,7 @@ from ddp.core.messages.commands import Join
 from ddp.core.samples.spans import Batch
 from ddp.gradients.average import GradientAverage
 from ddp.process.meter import Meter
-from ddp.replica.flat import FlatState
+from ddp.replica.memory.flat import FlatState
 from ddp.sharding.zero1 import ShardContext
 from tests.runtime.sharding.sharded_ranks import KINDS, slices
 from tests.threads import in_threads

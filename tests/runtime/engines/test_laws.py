@@ -18,7 +18,7 @@ from ddp.data.epoch_order import order
 from ddp.engine import solo
 from ddp.engine.loop import TrainingLoop
 from ddp.gradients.step_gradients import StepGradients
-from ddp.replica.flat import FlatState
+from ddp.replica.memory.flat import FlatState
 from ddp.replica.task import Job
 from tests.runtime import toy
 from tests.runtime.averaging.scripted_ranks import OWN

@@ -19,7 +19,7 @@ from ddp.core.messages.join_events import Joined
 from ddp.core.settings.faults import BITS, Fault, parse
 from ddp.gradients.comparison import digest
 from ddp.gradients.repetition import RepeatableSteps
-from ddp.replica.optimizers import Several
+from ddp.replica.optim.optimizers import Several
 from tests.runtime.conftest import Play
 from tests.runtime.losses.test_mishap import trained_once
 from tests.slow import every, slow

@@ -19,7 +19,7 @@ from ddp.comm.transports.choice import choose
 from ddp.core.messages.commands import Join
 from ddp.core.samples.spans import Batch
 from ddp.process.meter import Meter
-from ddp.replica.flat import FlatState
+from ddp.replica.memory.flat import FlatState
 from ddp.sharding.zero1 import ShardContext, Zero, Zero1
 from ddp.sharding.zero2 import Zero2
 from ddp.sharding.zero3 import Zero3

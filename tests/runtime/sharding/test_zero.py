@@ -14,7 +14,7 @@ import torch
 from ddp.core.samples.spans import Batch
 from ddp.process.clock import now
 from ddp.process.meter import Meter
-from ddp.replica.flat import FlatState
+from ddp.replica.memory.flat import FlatState
 from ddp.sharding.zero1 import Zero1
 from ddp.sharding.zero2 import Zero2
 from tests.runtime.conftest import Play

@@ -15,8 +15,8 @@ from ddp.backends import allreduce, snapshot
 from ddp.core.settings.averaging import Averaging
 from ddp.engine import loop
 from ddp.gradients import average, step_gradients
-from ddp.replica import buffers
-from ddp.replica.flat import swapped
+from ddp.replica.memory import buffers
+from ddp.replica.memory.flat import swapped
 from tests.runtime import toy
 from tests.runtime.conftest import Play
 from tests.runtime.sketches.judged import failures

@@ -14,11 +14,11 @@ from torch import nn
 from bench.validate.sketches.linear import Combined, apart, combine, mean
 from ddp.core.messages.event_parts import SketchGroup
 from ddp.core.periodic.sketching import AIM, ENOUGH_S, LEAST, draw, is_drawn
-from ddp.replica.flat import FlatState, swapped
-from ddp.replica.sketch_kernel import BLOCK
-from ddp.replica.sketcher import MOST, Sketcher, _elsewhere
-from ddp.replica.step_sketches import MOST as SHARE
-from ddp.replica.step_sketches import STEPS, StepSketches, whole
+from ddp.replica.evidence.sketch_kernel import BLOCK
+from ddp.replica.evidence.sketcher import MOST, Sketcher, _elsewhere
+from ddp.replica.evidence.step_sketches import MOST as SHARE
+from ddp.replica.evidence.step_sketches import STEPS, StepSketches, whole
+from ddp.replica.memory.flat import FlatState, swapped
 from ddp.sketches import decode, encode
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch._dynamo.utils import counters
 
-from bench.command.doctor import examine
+from bench.command.verbs.doctor import examine
 from ddp.core.errors import RankFailed
 from ddp.core.settings.steps import StepSettings
 from ddp.engine.modes import modes

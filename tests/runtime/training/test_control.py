@@ -19,7 +19,7 @@ from ddp.core.policies import POLICIES
 from ddp.data.epoch_order import order
 from ddp.engine import loop
 from ddp.process import meter, slowdown
-from ddp.replica.learning_rates import Rates
+from ddp.replica.optim.learning_rates import Rates
 from tests.runtime import toy
 from tests.runtime.conftest import Play
 from tests.runtime.training import controlled

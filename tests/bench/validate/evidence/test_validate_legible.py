@@ -13,7 +13,7 @@ from rich.console import Console
 
 from bench import report
 from bench.base.exitcodes import Exit
-from bench.command import summary
+from bench.command.printed import summary
 from bench.report.measures.differences import difference
 from bench.results.cells import Sample, cells
 from bench.results.runfolder import CONFIG, EVENTS, METRICS, find_runs

@@ -1,0 +1,1 @@
+"""Steps and evaluations of a run, repeated in plain PyTorch, and compared with what ranks kept of them."""

@@ -1,0 +1,113 @@
+"""Keeps the buffers of the ranks equal: floating-point buffers move by the mean change, integer buffers take the maximum.
+
+Tracks how buffers changed on this rank. Does not know how ranks exchange the changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from ddp.replica.memory.flat import FlatState, Section
+
+SIGNED = {torch.bool: torch.uint8, torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+"""Types that torch cannot subtract -> a type of the same size that it can."""
+
+
+def moves(section: Section) -> bool:
+    """Return whether the buffers of a section are averaged."""
+    return section.kind == "buffers" and section.values.is_floating_point()
+
+
+class BufferChanges:
+    """Floating-point buffers, exchanged as their change since the last exchange, so that an unchanged buffer keeps its
+    bits.
+
+    `places`: for each data type, the view into the exchanged tensor that all its buffers are written to."""
+
+    def __init__(self, state: FlatState, places: Mapping[torch.dtype, Tensor]) -> None:
+        self._state, self._places = state, places
+        self._before = {values.dtype: values.clone() for values in self._values()}
+
+    def _values(self) -> Iterator[Tensor]:
+        """Yield the buffers from the current sections: `FlatState.lay` may have moved them to other memory."""
+        return (section.values for section in self._state.sections if moves(section))
+
+    @property
+    def _buffers(self) -> list[tuple[Tensor, Tensor, Tensor]]:
+        return [(values, self._places[values.dtype], self._before[values.dtype]) for values in self._values()]
+
+    def undo(self) -> None:
+        """Restore the buffers to their values at the last exchange."""
+        for buffer, _, before in self._buffers:
+            buffer.copy_(before)
+
+    def rebase(self) -> None:
+        """Measure changes from the current values: the buffers were replaced from outside."""
+        for buffer, _, before in self._buffers:
+            before.copy_(buffer)
+
+    def lay(self, weight: float) -> None:
+        """Write the change of each buffer times `weight` to its place. With weight 0 write zeros, even where a buffer is
+        NaN."""
+        for buffer, view, before in self._buffers:
+            if not weight:
+                view.zero_()
+                continue
+            torch.sub(buffer, before, out=view)
+            view.masked_fill_(buffer == before, 0.0).mul_(weight)  # unchanged infinities too: their difference is NaN
+
+    def take(self) -> None:
+        """Apply the averaged changes to the buffers."""
+        for buffer, view, before in self._buffers:
+            before.copy_(torch.where(view == 0, before, before + view))
+            buffer.copy_(before)
+
+
+class Counters:
+    """Integer buffers, which take the maximum over ranks after every step.
+
+    Most steps need no collective for that: most integer buffers change alike on all ranks (batches counted) or never
+    (tables). The "usual" change is how each one changed in the step in which ranks last took the maximum. While every rank
+    sees its usual change, all ranks hold equal values; a rank with another change says so (`unusual`)."""
+
+    def __init__(self, state: FlatState) -> None:
+        self._state = state
+        self._before: list[Tensor] = []
+        self._usual: list[Tensor] = []
+
+    def begin(self) -> None:
+        """Remember the values at the beginning of a step."""
+        self._before = [counter.clone() for counter in self._state.counters]
+
+    def undo(self) -> None:
+        """Restore the values of the beginning of the step."""
+        for counter, before in zip(self._state.counters, self._before, strict=True):
+            counter.copy_(before)
+
+    def _changes(self) -> list[Tensor]:
+        pairs = zip(self._state.counters, self._before, strict=True)
+        return [signed(counter) - signed(before) for counter, before in pairs]
+
+    def unusual(self) -> Tensor:
+        """Return a scalar tensor above zero if any counter changed differently from its usual change in this step."""
+        if not self._usual:
+            return torch.ones(())
+        differ = [(own != usual).any() for own, usual in zip(self._changes(), self._usual, strict=True)]
+        return differ[0] if len(differ) == 1 else torch.stack(differ).any()
+
+    def forget(self) -> None:
+        """Forget the usual change: counters were replaced from outside, so other ranks may have learned another one."""
+        self._usual = []
+
+    def learn(self) -> None:
+        """Remember this step's change as the usual one. To be called when all ranks hold the same values again."""
+        self._usual = self._changes()
+
+
+def signed(values: Tensor) -> Tensor:
+    """Return a view of the same memory in a type that can be subtracted; the difference wraps around."""
+    return values.view(SIGNED[values.dtype]) if values.dtype in SIGNED else values

@@ -1,0 +1,1 @@
+"""How a replica's parameters change: optimizers and their state, learning rates, the scale of a loss in half precision."""
