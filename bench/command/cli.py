@@ -143,7 +143,7 @@ def _baseline(arguments: list[str]) -> int:
 
 
 def _on_a_path(verb: str, module: str, about: str, help: str = "run folder", **more: Any) -> Callable[[list[str]], int]:
-    """Make a verb that takes one path. It runs the function of its name in a module of `bench.command`. `more`:
+    """Make a verb that takes one path. It runs the function of its name in a module in `bench.command`. `more`:
     further settings of the path's argument."""
 
     def command(arguments: list[str]) -> int:
@@ -156,7 +156,7 @@ def _on_a_path(verb: str, module: str, about: str, help: str = "run folder", **m
 
 
 def _on_a_sweep(verb: str, about: str) -> Callable[[list[str]], int]:
-    return _on_a_path(verb, "submitted", about, "tree of runs, or a sweep in it", nargs="?", default=RUNS)
+    return _on_a_path(verb, "sweeps.submitted", about, "tree of runs, or a sweep in it", nargs="?", default=RUNS)
 
 
 def _more(arguments: list[str]) -> int:
@@ -202,7 +202,7 @@ def _declared(verb: str, about: str) -> Callable[[list[str]], int]:
     name."""
 
     def command(arguments: list[str]) -> int:
-        module = import_module(f"bench.command.{verb}_command")
+        module = import_module(f"bench.command.verbs.{verb}_command")
         parser = verb_parser(verb, about)
         module.add(parser)
         return int(getattr(module, verb)(parser.read(arguments)))
@@ -264,9 +264,9 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "more": _more,
     "compare": _compare,
     "baseline": _baseline,
-    "rerun": _on_a_path("rerun", "rerun", RERUN),
-    "replay": _on_a_path("replay", "rerun", REPLAY),
-    "audit": _on_a_path("audit", "audit_command", AUDIT, "run folder, or tree of runs"),
+    "rerun": _on_a_path("rerun", "verbs.rerun", RERUN),
+    "replay": _on_a_path("replay", "verbs.rerun", REPLAY),
+    "audit": _on_a_path("audit", "verbs.audit_command", AUDIT, "run folder, or tree of runs"),
     "prove": _prove,
     "goodput": _declared("goodput", GOODPUT),
     "faults": _declared("faults", FAULTS),

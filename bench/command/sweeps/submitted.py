@@ -153,7 +153,7 @@ def under_way(output: str) -> Iterator[tuple[str, Path]]:
 
 def module(name: str) -> ModuleType:
     """Return the module of a scheduler."""
-    return import_module(f"bench.command.{name}_sweep")
+    return import_module(f"{__package__}.{name}_sweep")
 
 
 def new_folder(output: Path, name: str) -> Path:
