@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from bench.audit.bundled import contents
 from bench.audit.bundled.definitions import defined
-from bench.audit.documented import reading
+from bench.audit.documented import contents, reading
 from bench.audit.documented.reading import CONTENTS, committed, content
 from bench.models import parts as set_ups
 from bench.results.audit_file import AUDIT, AuditItem, AuditReport, write_report
