@@ -33,6 +33,7 @@ from statistics import fmean, median
 import psutil
 
 from bench.base.exitcodes import Exit
+from bench.base.number_format import rate
 from bench.command.cli import dispatch
 from bench.command.verbs.predict_command import calibrated_run, span
 from bench.predict.cells import Prediction, predict
@@ -226,8 +227,9 @@ def _rows(grid: TruthGrid, tree: Path, alone: bool, model: str, mode: str) -> li
 def line(row: TruthRow) -> str:
     """Return a row of the table."""
     each = row.prediction
-    truth = f"{fmean(row.rates):,.0f} ({min(row.rates):,.0f} to {max(row.rates):,.0f})"
-    cells = (row.model, f"{each.mode} ×{each.ranks}", row.link, f"{each.samples_per_s:,.0f}", span(each), truth)
+    truth = f"{rate(fmean(row.rates))} ({rate(min(row.rates))} to {rate(max(row.rates))})"
+    interval = span(each).removesuffix(" (?)")
+    cells = (row.model, f"{each.mode} ×{each.ranks}", row.link, rate(each.samples_per_s), interval, truth)
     return f"| {' | '.join(cells)} | {100 * row.error:+.1f} % | {'yes' if row.covered else 'no'} |"
 
 
@@ -286,11 +288,12 @@ def write(grid: TruthGrid, full: bool, own: bool, found: list[TruthRow], text: s
         f"The {'full' if full else 'small'} grid: {', '.join(grid.models)} in {modes} over {', '.join(grid.links)} on "
         f"{', '.join(map(str, grid.ranks))} ranks. "
         f"Calibrated on {runs} runs of two ranks without links, {runs} real runs a cell, speeds {SPEEDS} in "
-        f"turn, {cores()} cores for all ranks, steps {steps}. (?): too far from what was calibrated to be relied on."
+        f"turn, {cores()} cores for all ranks, steps {steps}. `predict` marks all these intervals (?): links, cores or "
+        "numbers of ranks are not those of the calibration."
     )
     title = f"# Predictions against truth, steps {'as long as they take' if own else 'of a given time'}"
     table = "\n".join([HEAD, *map(line, found)])
-    frame.write_report(f"prediction/{'own-steps' if own else 'truth'}.md", title, about, table, text)
+    frame.write_report(f"prediction/{'own-steps' if own else 'truth'}.md", title, about, text, table)
 
 
 if __name__ == "__main__":

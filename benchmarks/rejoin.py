@@ -1,30 +1,36 @@
-"""Measures the seconds from a kill to full strength, and their parts: three ranks on digits, every mode, two seeds.
+"""Measures the seconds from a kill to full strength, and their parts: three ranks on digits, every mode, every seed.
 
-    python -m benchmarks.rejoin [MODEL]     (default: mlp)
+    python -m benchmarks.rejoin [--models mlp,resnet_graph] [--seeds 2] [--write]
 
-Times count from the detection of the loss: until the rank runs again (a process with model and data), until it has the
-others' state (the wait for the end of a window, and the transfer), until it has reported work. If all ranks restart
-from a checkpoint (`zero*`): until the checkpoint is loaded, until all are ready, until one has reported work.
+`--write` writes the table into reports/faults/rejoin.md. Use a machine with no other work.
 """
 
 from __future__ import annotations
 
-import sys
 import tempfile
+from collections import defaultdict
 from pathlib import Path
 from statistics import median
 
 from bench.results.runfolder import EVENTS, find_runs
-from benchmarks.frame import bench, run_command
+from benchmarks import frame
 from ddp.core.messages.commands import Drop
-from ddp.core.messages.events import Progress, Ready, Resumed
+from ddp.core.messages.events import Failed, Lost, Progress, Ready, Resumed
 from ddp.core.messages.join_events import Joined, Joining
 from ddp.process.codec import body, decode
 
 MODES = ("nccl_sync", "nccl_cadence", "nccl_async", "cpu_sync", "cpu_cadence", "cpu_async", "zero1", "zero2", "zero3")
 LENGTHS = {"mlp": ("train.epochs=60",), "resnet_graph": ("train.epochs=5", "train.batch_size=16")}
 WORDS = ("world_size=3", "data.name=digits", "cluster.faults=[1@60:crash]", "checkpoint.spacing_s=0")
-QUIET = ("cluster.restart=always", "report=false", "validate=false", "audit=off", "seed=0,1")
+QUIET = ("cluster.restart=always", "report=false", "validate=false", "audit=off")
+HEAD = """# From a kill to full strength
+
+    python -m benchmarks.rejoin --write
+
+One of three ranks on two cores kills itself (SIGKILL) before its step 60. `cluster.restart=always` starts it again.
+Seconds, median (worst). *Process*: from the detection of the loss until a process with model and data is there.
+*State*: until it has the others' state; it waits for the end of a window. *Work*: until it reports its first steps.
+In `zero*` all ranks restart: until the checkpoint is loaded, until all are ready, until one reports steps."""
 
 
 def stretches(events: Path) -> tuple[float, float, float]:
@@ -35,28 +41,42 @@ def stretches(events: Path) -> tuple[float, float, float]:
         ready = max(at for at, record in records if isinstance(record, Ready) and at > again.at)
         works = next(at for at, record in records if isinstance(record, Progress) and at > ready)
         return again.since_s[1], ready - again.at, works - ready
-    lost = next(at for at, record in records if isinstance(record, Drop))
+    lost = next(at for at, record in records if isinstance(record, Drop | Lost | Failed))
     there = next(at for at, record in records if isinstance(record, Joining))
     joined, rank = next((at, record.rank) for at, record in records if isinstance(record, Joined))
     works = next(at for at, r in records if isinstance(r, Progress) and r.rank == rank and at > joined)
     return there - lost, joined - there, works - joined
 
 
+def _row(model: str, mode: str, kills: list[tuple[float, float, float]]) -> tuple[str, ...]:
+    columns = [*zip(*kills, strict=True), [sum(kill) for kill in kills]]
+    return model, mode, str(len(kills)), *(f"{median(each):.2f} ({max(each):.2f})" for each in columns)
+
+
 def main() -> None:
     """Run the command."""
-    model = sys.argv[1] if sys.argv[1:] else "mlp"
-    words = (f"model={model}", *LENGTHS[model], *WORDS)
-    with tempfile.TemporaryDirectory(prefix="rejoin-") as folder:
-        bench("-m", f"mode={','.join(MODES)}", *words, *QUIET, f"output={folder}", timeout=3600)
-        found = {run.path: stretches(run.path / EVENTS) for run in find_runs(Path(folder))[0]}
-    for path, parts in found.items():
-        print(f"{path.parts[-2]:14}", *(f"{seconds:.3f}" for seconds in parts), f"= {sum(parts):.3f} s")
-    whole = [sum(parts) for parts in found.values()]
-    middle = [median(each) for each in zip(*found.values(), strict=True)]
-    print(
-        f"{len(whole)} kills: median {median(whole):.3f} s, worst {max(whole):.3f} s; medians of the stretches", *middle
-    )
+    parser = frame.options(__doc__, "write the table into reports/faults/rejoin.md")
+    parser.add_argument("--models", default=",".join(LENGTHS), help="names, with commas")
+    parser.add_argument("--seeds", type=int, default=2, help="kills in each mode")
+    asked = parser.parse_args()
+    load = frame.machine_load()
+    rows, whole = [], []
+    for model in asked.models.split(","):
+        kills = defaultdict(list)
+        seeds = f"seed={','.join(map(str, range(asked.seeds)))}"
+        with tempfile.TemporaryDirectory(prefix="rejoin-") as folder:
+            words = (f"model={model}", *LENGTHS[model], *WORDS, *QUIET, seeds, f"output={folder}")
+            frame.bench("-m", f"mode={','.join(MODES)}", *words, timeout=3600)
+            for run in find_runs(Path(folder))[0]:
+                kills[run.path.parts[-2]].append(stretches(run.path / EVENTS))
+        rows += [_row(model, mode, kills[mode]) for mode in MODES]
+        whole += [sum(kill) for each in kills.values() for kill in each]
+    text = frame.table(rows, ("model", "mode", "kills", "process", "state", "work", "full strength"), 2)
+    ending = f"{len(whole)} kills: median {median(whole):.2f} s (at most 2), worst {max(whole):.2f} s (at most 5)."
+    print(text, ending, sep="\n\n")
+    if asked.write:
+        frame.write_report("faults/rejoin.md", HEAD, load, text, ending)
 
 
 if __name__ == "__main__":
-    run_command(main)
+    frame.run_command(main)

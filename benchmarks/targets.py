@@ -40,8 +40,8 @@ def _inaccurate(error: str, most: str, worst: str, most_worst: str, within: str,
 
 TARGETS = (
     Target(
-        PREDICTED.format("steps of a set time"),
-        "[set time](prediction/truth.md)",
+        PREDICTED.format("steps of a given time"),
+        "[given time](prediction/truth.md)",
         ERRORS,
         "median {0} %, worst {2} %, {4} % within",
         _inaccurate,

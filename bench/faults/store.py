@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,8 @@ Key = tuple[str, str, int]
 def revision() -> str:
     """Return a digest of the sources that decide results. Cells that were played with other sources are played
     again."""
-    return digest_of([*(ROOT / "ddp").rglob("*.py"), *(ROOT / "bench" / "faults").glob("*.py")])
-
-
-def digest_of(files: Iterable[Path]) -> str:
-    """Return a digest of the contents of files."""
-    return hashlib.sha256(b"".join(regular_files.content(path) for path in sorted(files))).hexdigest()[:12]
+    sources = sorted([*(ROOT / "ddp").rglob("*.py"), *(ROOT / "bench" / "faults").glob("*.py")])
+    return hashlib.sha256(b"".join(regular_files.content(path) for path in sources)).hexdigest()[:12]
 
 
 def key(result: FaultResult) -> Key:

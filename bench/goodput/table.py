@@ -21,9 +21,9 @@ class ReplayedHistory:
     seed: int
     compress: float
     failures: int
-    """Number of failures in the hours of training."""
+    """Number of failures in the hours that training takes without failures."""
     mean_gap_s: float
-    """Mean seconds between failures of any ranks."""
+    """Mean seconds between failures of any ranks, over ten times these hours; Daly's interval follows from it."""
     spares: int
     replace_s: float
     costs: ReplayCosts
@@ -42,7 +42,9 @@ class ReplayedHistory:
 def lines(history: ReplayedHistory) -> list[str]:
     """Return the table as Markdown, with a line above that describes it and one below with the closed form."""
     costs = history.costs
-    gap = f"a failure every {history.mean_gap_s:,.0f} s" if math.isfinite(history.mean_gap_s) else "no failure"
+    gap = "no failure"
+    if math.isfinite(history.mean_gap_s):
+        gap = f"a failure every {history.mean_gap_s:,.0f} s in ten times these hours, {history.failures:,} within them"
     head = ("way", "failures", "hours", "goodput", "ETTR", "ETT", "UCF", "repeated", *SHOWN)
     return [
         f"{history.trace}, {history.compress:,.4g} times as fast: {gap}; "
