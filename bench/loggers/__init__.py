@@ -22,7 +22,9 @@ _OURS = {
     "wandb": "bench.loggers.wandb_offline",
 }
 LOGGERS: Registry[str] = Registry("loggers", _OURS, lambda entry: entry.value)
-"""Name, which is that of the package and of the extra -> module, imported on use."""
+"""Name -> module, imported on use."""
+PACKAGES = frozenset(("mlflow", "tensorboard", "wandb"))
+"""Loggers that need the package of their name, which is that of an extra."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,6 @@ def chosen(choice: Any) -> tuple[str, ...]:
         if not LOGGERS.is_ours(name):
             with blamed("logger", name, LOGGERS[name]):
                 user_code.file_of(LOGGERS[name])
-        elif importlib.util.find_spec(name) is None:
+        elif name in PACKAGES and importlib.util.find_spec(name) is None:
             raise ValueError(f"logger={name} needs the package {name}: pip install {name}")
     return names

@@ -6,6 +6,7 @@ at once. `bench.validate.baselines.reference` has the references.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -204,8 +205,10 @@ def _findings(cell: Cell, judged: Callable[[Cell], list[Finding]]) -> list[Findi
             except Exception:
                 culprits.append(run)
         where = ", ".join(str(run.path) for run in culprits or cell.runs)
+        place = traceback.extract_tb(error.__traceback__)[-1]
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        return [remark("REFUSED", "readable", cell.name, f"{where}: its files contradict each other: {reason}")]
+        line = f"{where}: its files contradict each other: {reason} ({Path(place.filename).name}:{place.lineno})"
+        return [remark("REFUSED", "readable", cell.name, line)]
 
 
 def _allowed(verdicts: Sequence[Verdict]) -> tuple[list[Verdict], list[str]]:

@@ -28,13 +28,12 @@ class Mode:
 
     @property
     def name(self) -> str:
-        """Return the name in results: `nccl_cadence`, `graph_sync`; for a backend with one policy, and for `solo`, its own
-        name."""
+        """Return the name in results: `nccl_cadence`; of a backend with one policy `zero1`; of other engines than `elche`
+        with their own name before it: `graph_sync`, `virtual_nccl_cadence`, `solo`."""
         spec = backend_of(self)
-        if self.backend is not None and spec is not None and not spec.averages:
-            return self.backend
-        words = (self.engine,) if self.backend is None or engine_of(self.engine).virtual else ()
-        return "_".join((*words, *filter(None, (self.backend, self.policy))))
+        policy = self.policy if self.backend is None or spec is None or spec.averages else None
+        paired = self.backend is not None and (self.engine == PAIRING or self.engine not in ENGINES)
+        return "_".join(filter(None, (None if paired else self.engine, self.backend, policy)))
 
     @property
     def alike(self) -> bool:

@@ -19,7 +19,7 @@ from bench.config.overrides import in_our_words, readable
 from bench.models import MODELS
 from ddp.backends import BACKENDS, paired_backends
 from ddp.core.policies import POLICIES
-from ddp.engine import ENGINES
+from ddp.engine import ENGINES, EngineSpec
 from ddp.engine.modes import mode_name, modes
 
 
@@ -59,6 +59,16 @@ def test_a_preset_is_named_as_the_mode_it_makes(mode):
 
 def test_every_pair_of_policy_and_backend_has_a_preset():
     assert modes().keys() >= {f"{backend}_{policy}" for policy in POLICIES for backend in paired_backends()}
+
+
+def test_a_new_engine_that_takes_backends_replaces_no_mode(monkeypatch: pytest.MonkeyPatch):
+    """`mode=nccl_cadence` was trained by it, and it had no modes of its own."""
+    before = modes()
+    monkeypatch.setitem(ENGINES, "threaded", EngineSpec("threaded", backends=True))
+    after = modes()
+    assert {name: after[name] for name in before} == before
+    own = after.keys() - before.keys()
+    assert {"threaded_nccl_cadence", "threaded_zero1"} <= own == {name for name in own if name.startswith("threaded_")}
 
 
 def test_a_new_policy_has_its_modes_by_itself(monkeypatch: pytest.MonkeyPatch):
