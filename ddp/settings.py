@@ -17,6 +17,7 @@ from ddp.core.errors import encodable
 from ddp.core.guard import GUARDS
 from ddp.core.policies import POLICIES, Policy
 from ddp.core.settings.faults import LOSING, Fault, parse
+from ddp.core.settings.world import World
 from ddp.registries import missing
 from ddp.suggest import unknown
 
@@ -101,7 +102,17 @@ def path(name: str, value: Any) -> str:
     return text
 
 
-def check_parts(policy: Policy) -> None:
+def check_policy(policy: Policy, size: int) -> None:
+    """Raise ValueError if the policy has settings for another number of ranks, or its first plan gives a rank no step."""
+    if size > 1:
+        _, plan = policy.init(World(size, 1, 1, 1, blocking=True, in_step=False))
+        if not len(plan.counts) == len(plan.ahead) == size or min(*plan.counts, *(n + 1 for n in plan.ahead)) < 1:
+            parts = f"counts={plan.counts} ahead={plan.ahead}"
+            raise ValueError(f"{policy}: its first plan has {parts}; {size} ranks need {size} counts of 1 or more")
+    _check_parts(policy)
+
+
+def _check_parts(policy: Policy) -> None:
     """Raise ValueError if the policy's `partition_ratios` do not sum to 1."""
     parts: tuple[float, ...] | None = getattr(policy, "partition_ratios", None)
     if parts is not None and abs(sum(parts) - 1) > WHOLE:

@@ -39,12 +39,11 @@ from ddp.core.policies import Policy
 from ddp.core.settings.averaging import Averaging
 from ddp.core.settings.loader import Loading
 from ddp.core.settings.steps import NAMES as STEP
-from ddp.core.settings.world import World
 from ddp.engine import ENGINES
 from ddp.engine.modes import backend_of, engine_of
 from ddp.engine.step_checks import check_step
 from ddp.replica.task import Job, Task
-from ddp.settings import check_parts, known, make_policy, restarts
+from ddp.settings import check_policy, known, make_policy, restarts
 from ddp.user_code import CodeDigest
 
 if TYPE_CHECKING:
@@ -105,7 +104,6 @@ def plan(
     known("backend", config.backend.name, BACKENDS)
     mode = config.mode
     policy = make_policy(config.policy["name"], {key: value for key, value in config.policy.items() if key != "name"})
-    check_parts(policy)
     world_size = world_size_of(config.world_size, engine)
     recipe = recipe_of(config, setup, data_names, world_size)
     check_engine(config)
@@ -119,9 +117,7 @@ def plan(
     config = replace(config, checkpoint=checkpoint_of(config.checkpoint, mode, settings))
     if not 0 <= config.seed < 2**31:
         raise ValueError(f"seed={config.seed} must be 0 or more, and below 2**31")
-    if world_size > 1:
-        # Lists with an entry for each rank are checked here, not in the run.
-        policy.init(World(world_size, 1, 1, 1, blocking=True, in_step=False))
+    check_policy(policy, world_size)
     resolved = (
         resolve(config, recipe, policy, world_size) | saved(code) | ({"resized": list(resized)} if resized else {})
     )

@@ -193,21 +193,27 @@ def _killed(cell: FaultCell, size: int, folder: Path, job: Job) -> FaultResult:
     note = note_of(job.scratch, 0)
     if words != KILLED or note is None:
         return FaultResult(cell, PROCESSES, size, "", None, error=words or "it was not killed")
-    left = (
-        f"the process of all ranks {KILLED}" if mode.one_process else f"the coordinator {KILLED}; {_outlived(note.pid)}"
-    )
-    return _resumed(cell, size, folder, job, left)
+    if mode.one_process:
+        return _resumed(cell, size, folder, job, f"the process of all ranks {KILLED}")
+    outlived_s = _outlived_s(note.pid)
+    if outlived_s is None:
+        return FaultResult(cell, PROCESSES, size, "", None, error=f"rank process {note.pid} outlives the coordinator")
+    happened = f"the coordinator {KILLED}; its rank was gone {outlived_s:.2f} s later"
+    return _resumed(cell, size, folder, job, happened)
 
 
-def _outlived(pid: int) -> str:
-    """Say how long a rank outlived its coordinator; wait at most the deadline."""
+def _outlived_s(pid: int) -> float | None:
+    """Return the seconds by which a rank outlives its coordinator; None: more than the deadline."""
     began = time.monotonic()
     while time.monotonic() - began < DEADLINE_S:
-        if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-            time.sleep(0.01)
-            continue
-        return f"its rank was gone {time.monotonic() - began:.2f} s later"
-    return f"its rank, process {pid}, is still there"
+        try:
+            gone = psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            gone = True
+        if gone:
+            return time.monotonic() - began
+        time.sleep(0.01)
+    return None
 
 
 def _corrupted(cell: FaultCell, size: int, folder: Path, job: Job) -> FaultResult:

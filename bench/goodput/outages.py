@@ -154,7 +154,7 @@ def _gap(name: str, mean_s: float, dice: Random) -> float:
 
 def with_spares(outages: Sequence[Outage], spares: int, replace_s: float) -> list[Outage]:
     """Return the times in which ranks have no machine, if `spares` take over within `replace_s`. A repaired machine
-    becomes a spare. Without a spare, a rank waits for the next repair; ranks that failed first are served first."""
+    becomes a spare. Without a spare, a rank waits for the next repair that no other rank waits for."""
     free, mended, absences = spares, list[float](), list[Outage]()
     until: dict[int, float] = {}
     for start, stop, rank in sorted(outages):

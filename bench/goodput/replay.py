@@ -110,6 +110,9 @@ def replay(way: str, costs: ReplayCosts, absences: Sequence[Outage], interval_s:
     policy = POLICIES[name](**lengths)
     unit = costs.step_s if in_step else costs.step_s * costs.window
     every = max(round(interval_s / unit), 1)
+    saves, checkpoint_s = Checkpointing(every, "averages", 0.0), every * unit
+    if not in_step and "anchor" not in lengths:  # windows grow: if they were counted, it would save ever less often
+        saves, checkpoint_s = Checkpointing(1, "averages", interval_s), max(interval_s, unit)
     world = World(
         costs.ranks,
         costs.rounds * costs.window * costs.ranks * BATCH,
@@ -120,14 +123,14 @@ def replay(way: str, costs: ReplayCosts, absences: Sequence[Outage], interval_s:
         deadline_s=math.inf,
         tolerate_loss=way != RESTART,
         restarts=0 if way == RESTART else None,
-        checkpoints=Checkpointing(every, "averages", 0.0),
+        checkpoints=saves,
     )
     # A policy that overlaps training and averaging has its snapshots averaged; the others use collectives.
     world = replace(world, blocking=not policy.init(world)[1].overlap)
     sums, failures, end, finished = _played(policy, world, costs, absences, way != RESTART)
     result = projections(repetition(sums))
     assert result is not None
-    return Replay(way, failures, end / 3600, finished, every * unit, result)
+    return Replay(way, failures, end / 3600, finished, checkpoint_s, result)
 
 
 Played = tuple[dict[str, float], int, float, bool]

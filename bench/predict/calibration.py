@@ -7,19 +7,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bench.config.spec import RunSpec
+from bench.predict.fitness import check
 from bench.predict.steptimes import WARM, StepShape, shape
 from bench.results.analysis.breakdown import wall_end
 from bench.results.analysis.steps import worked
 from bench.results.analysis.stream import Floats, RunRecords, Slices
 from bench.results.analysis.stretches import clipped, seconds
 from bench.results.analysis.syncing import collectives, exits
-from bench.results.cells import micro_batches
 from ddp.backends import BACKENDS, SyncKind
 from ddp.core.messages.events import Averaged, Evaluated, Memory, Progress, Reduced, RoundClosed, Saved, Snapshot
 from ddp.core.network.link_costs import TO, Deliveries, meeting_s
 from ddp.core.network.links import Links, parse
-from ddp.core.policies import POLICIES, meets_every_step
-from ddp.settings import known
+from ddp.core.policies import meets_every_step
 
 PARTS = ("data", "forward", "backward", "optimizer")
 """Kinds of slices that make up a step."""
@@ -75,6 +74,12 @@ class Calibration:
     evaluate_s: float
     save_s: float
     start_s: float
+    rates: tuple[Floats, Floats]
+    """Fractions of training, and the learning rate at each."""
+
+    def rate(self, fraction: float) -> float:
+        """Return the run's learning rate after this fraction of training."""
+        return float(np.interp(fraction, *self.rates))
 
     @property
     def ranks(self) -> int:
@@ -93,7 +98,7 @@ class Calibration:
 
 def calibrated(stream: RunRecords, spec: RunSpec, launched: float) -> Calibration:
     """Return the costs of a run. Raises ValueError if it cannot be calibrated on, with the reason."""
-    _check(stream, spec)
+    check(stream, spec)
     slices, ready = stream.slices, stream.ready[0]
     own = worked(_taken(slices, slices.kind != "slowdown"))
     series = {rank: own[rank] for rank in range(spec.world_size) if rank in own and own[rank].size >= LEAST_STEPS}
@@ -134,27 +139,15 @@ def calibrated(stream: RunRecords, spec: RunSpec, launched: float) -> Calibratio
         evaluate_s=_mean([event.seconds for event in stream.of(Evaluated)]),
         save_s=_of_kind(slices, "checkpoint"),
         start_s=max(event.at for event in stream.ready.values()) - launched,
+        rates=_rates(stream),
     )
 
 
-def _check(stream: RunRecords, spec: RunSpec) -> None:
-    """Raise ValueError if a run cannot be calibrated on."""
-    if spec.world_size < 2 or spec.backend is None or len(stream.ready) < spec.world_size:
-        raise ValueError("it has no ranks that meet: calibrate on a run of two ranks or more of backend nccl or cpu")
-    if len(spec.speeds) not in (0, spec.world_size):
-        raise ValueError(f"it has {len(spec.speeds)} speeds of {spec.world_size} ranks: its records were changed")
-    known("backend", spec.backend, BACKENDS)
-    known("policy", str(spec.policy), POLICIES)
-    if stream.figures.samples <= 0:
-        raise ValueError("its ranks report no sample as trained: calibrate on a run that trained longer")
-    if not spec.timing:
-        raise ValueError("its times say nothing, as cells ran beside it: train it with timing=on")
-    if stream.hidden or not BACKENDS[spec.backend].averages:
-        raise ValueError(f"mode {spec.mode} shows no collectives of its own: calibrate on nccl_sync or another mode")
-    if micro_batches(spec.config) > 1:
-        raise ValueError("its steps are of micro-batches: calibrate on a run with train.accumulate=1")
-    if stream.drops or stream.resumed is not None:
-        raise ValueError("it lost ranks or went on from another run: calibrate on one that is whole")
+def _rates(stream: RunRecords) -> tuple[Floats, Floats]:
+    """Return the learning rate of each report, by the fraction of all samples that had been reported until then."""
+    reports = sorted(stream.of(Progress), key=lambda event: event.at)
+    seen = np.cumsum([event.samples for event in reports])
+    return seen / seen[-1], np.array([event.lr for event in reports])
 
 
 def _links(spec: RunSpec) -> Links | None:

@@ -16,6 +16,8 @@ from ddp.settings import make_policy
 
 MOST_HEALED = 4
 """Most slow ranks that are healed one at a time, the slowest first."""
+ANCHORS = ("anchor", "min_anchor", "max_anchor", "base")
+"""Settings of policies for the steps of the slowest rank in a window."""
 
 
 def grid(
@@ -52,15 +54,19 @@ def faster(links: Links, factor: float) -> Links:
 
 
 def anchored(cell: PredictedCell, anchor: int) -> PredictedCell:
-    """Return a cell with a constant anchor: steps of the slowest rank in a window. Raises ValueError for a policy
-    without windows, and for an anchor that it refuses."""
+    """Return a cell with a constant anchor, or the least one of a policy that varies it: steps of the slowest rank in a
+    window. Raises ValueError for a policy without windows or such a setting, and for an anchor that it refuses."""
     if meets_every_step(cell.policy):
         raise ValueError(f"policy {cell.policy} meets in every step: it has no anchor")
-    fixed = {"anchor": anchor, "min_anchor": anchor, "max_anchor": anchor}
-    names = {field.name for field in fields(cast(Any, POLICIES[cell.policy]))}
-    settings = dict(cell.settings) | {name: value for name, value in fixed.items() if name in names}
+    if not (names := _anchors(cell.policy)):
+        raise ValueError(f"policy {cell.policy} has no setting for the steps in a window: {', '.join(ANCHORS)}")
+    settings = dict(cell.settings) | dict.fromkeys(names, anchor)
     make_policy(cell.policy, settings)
     return replace(cell, settings=tuple(settings.items()))
+
+
+def _anchors(policy: str) -> list[str]:
+    return [field.name for field in fields(cast(Any, POLICIES[policy])) if field.name in ANCHORS]
 
 
 def what_if(cell: PredictedCell, calibration: Calibration) -> Iterator[tuple[str, PredictedCell]]:
@@ -77,6 +83,6 @@ def what_if(cell: PredictedCell, calibration: Calibration) -> Iterator[tuple[str
     for policy in POLICIES:
         if policy != cell.policy:
             yield f"policy {policy}", replace(cell, policy=policy, settings=())
-    if not meets_every_step(cell.policy):
+    if not meets_every_step(cell.policy) and _anchors(cell.policy):
         for anchor in (10, 40, 160):
             yield f"windows of {anchor}", anchored(cell, anchor)

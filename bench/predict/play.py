@@ -171,7 +171,7 @@ def play(cell: PredictedCell, calibration: Calibration, seed: int, assumed: Assu
 
     policy = make_policy(cell.policy, dict(cell.settings))
     costs = costs_of(cell, calibration, seed, assumed)
-    simulation = Simulation(policy, world, costs, keep=False, tick_s=math.inf)
+    simulation = Simulation(policy, world, costs, keep=False, tick_s=math.inf, limit_s=math.inf)
     simulation.measured, simulation.listen = measured, listen
     simulation.run()
     records.insert(0, (0.0, Launched(0.0)))
@@ -205,8 +205,7 @@ def costs_of(cell: PredictedCell, calibration: Calibration, seed: int, assumed: 
     places = dice.integers(0, own.size, LENGTH)
     wires = (own[places] * grown * times).tolist()
     cores = cell.cores if shares(cell) and assumed.queues else None
-    # Where ranks share cores, they leave as these wake them.
-    apart = cell.in_step and calibration.exits.size and cores is None
+    apart = cell.in_step and calibration.exits.size and cores is None  # else they leave as the shared cores wake them
     exits = calibration.exits[places] * grown * times if apart else None
     links = None if cell.links is None else replace(cell.links, seed=seed)
     size = bytes_of(cell, calibration)
@@ -223,7 +222,7 @@ def costs_of(cell: PredictedCell, calibration: Calibration, seed: int, assumed: 
         return max(own + model, 0.0) if added else max(own, model)
 
     def evaluate_s(rank: int) -> float:
-        most = cell.cores if cell.cores is not None and assumed.queues else math.inf
+        most = cell.cores if cell.cores and assumed.queues else math.inf
         busier = max(cell.ranks / most, 1.0) / max(calibration.ranks / most, 1.0)
         return calibration.evaluate_s * calibration.ranks / cell.ranks * busier
 
@@ -248,6 +247,7 @@ def costs_of(cell: PredictedCell, calibration: Calibration, seed: int, assumed: 
         save_s=calibration.save_s,
         evaluate_s=evaluate_s,
         report_s=calibration.report_s,
+        rate=calibration.rate,
     )
 
 

@@ -8,6 +8,7 @@ import math
 import zlib
 from collections import defaultdict
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,12 @@ def pipeline_of(table: Any, path: Path) -> PipelineTrace:
         raise ValueError(f"{path}: virtual pipeline stages are not known here")
     table = table.assign(optype=table.optype.astype(str)).sort_values(["step", "dp_rank"])
     steps, width = table.step.nunique(), table.dp_rank.nunique()
+    if any(table[name].dtype.kind not in "iuf" for name in ("start_ts", "duration")):
+        raise ValueError(f"{path}: start_ts and duration must be numbers")
     began = table.groupby("step").start_ts.transform("min")
     table = table.assign(start_ts=(table.start_ts - began).astype(float), duration=table.duration.astype(float))
+    if not np.isfinite(table[["start_ts", "duration"]].to_numpy()).all() or not table.duration.max() > 0:
+        raise ValueError(f"{path}: start_ts and duration must be finite, and some duration above 0")
     start, took = dict[Op, Floats](), dict[Op, Floats]()
     for (kind, number, stage), rows in table.groupby(["optype", "seq_id", "stage"]):
         op = (str(kind), int(number), int(stage))
@@ -55,7 +60,7 @@ def pipeline_of(table: Any, path: Path) -> PipelineTrace:
         depend(trace, {op: (float(start[op][0]), float(start[op][0] + took[op][0])) for op in took})
         _ = trace.order
     except (ValueError, StopIteration, KeyError) as error:
-        raise ValueError(f"{path}: {error or 'it has no passes'}") from None
+        raise ValueError(f"{path}: {str(error) or 'it has no passes'}") from None
     return trace
 
 
@@ -107,12 +112,21 @@ def _of_parquet(path: Path) -> list[Floats]:
     return [group.to_numpy(np.float64) for _, group in slowest.groupby(level="dp_rank")]
 
 
+def _unpacked(content: bytes) -> bytes:
+    """Return the content of a gzip file. Raise ValueError if it is too large."""
+    with gzip.open(BytesIO(content)) as file:
+        whole = file.read(MOST_BYTES + 1)
+    if len(whole) > MOST_BYTES:
+        raise ValueError(f"it unpacks to more than {MOST_BYTES:,} bytes")
+    return whole
+
+
 def _of_chrome(path: Path) -> list[Floats]:
     """Return, by process or lane, the seconds of each step: as marked by torch.profiler, else the sum of a
     `data` slice and the forward, backward and optimizer slices after it."""
     try:
         content = regular_files.content(path, MOST_BYTES)
-        body = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
+        body = json.loads(_unpacked(content) if path.suffix == ".gz" else content)
     except (OSError, ValueError, EOFError, zlib.error, RecursionError) as error:
         raise ValueError(f"{path}: {str(error).splitlines()[0]}") from None
     events = body.get("traceEvents", []) if isinstance(body, dict) else body

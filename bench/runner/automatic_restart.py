@@ -63,10 +63,10 @@ def launch_with_restarts(
     job = plan.job
     if job.restarts == 0 or job.elsewhere is not None or job.world_size == 1:
         return launch(plan, console, source, restarts, notes=notes)
-    budget = RestartBudget(job)
+    budget, anew = RestartBudget(job), tuple[str, ...]()
     while True:
         try:
-            return launch(plan, console, source, restarts, again=budget.allows, notes=notes)
+            return launch(plan, console, source, restarts, again=budget.allows, notes=(*notes, *anew))
         except CutShort as broken:
             left = tuple(fault for fault in plan.job.faults if fault not in broken.struck or fault.kind in LASTING)
             plan = replace(plan, job=replace(plan.job, faults=left))
@@ -76,7 +76,7 @@ def launch_with_restarts(
             elif source is None:
                 times, why = plural(budget.begun, "time"), "as there was no checkpoint yet"
                 why = f"as no checkpoint is undamaged ({torn[0]})" if torn else why
-                notes = (f"{BEGAN_ANEW} ({times} so far), {why}: {broken}",)
+                anew = (f"{BEGAN_ANEW} ({times} so far), {why}: {broken}",)
 
 
 def last_checkpoint(broken: CutShort) -> tuple[ResumeSource | None, tuple[str, ...]]:

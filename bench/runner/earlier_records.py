@@ -49,10 +49,11 @@ def earlier(source: ResumeSource, at: float, world_size: int | None = None) -> l
         lines.append(msgspec.json.encode(moved))
     before = source.checkpoint.manifest.identity.world_size
     ranks = before if world_size not in (None, before) else 0
-    resumed = Resumed(at, index, saved.epochs, saved.samples, str(source.folder), ranks=ranks)
+    again = _beyond(records, known)
+    resumed = Resumed(at, index, saved.epochs, saved.samples, str(source.folder), ranks=ranks, again=again)
     if source.because:
         since_s = max(at - cut, 0.0), max(at - records[-1][0], 0.0)
-        resumed = replace(resumed, because=source.because, again=_beyond(records, known), since_s=since_s)
+        resumed = replace(resumed, because=source.because, since_s=since_s)
     return [*lines, encode(resumed)]
 
 

@@ -16,7 +16,6 @@ from ddp import settings as checks
 from ddp.core.policies import DEFAULT
 from ddp.core.settings.loader import Loading
 from ddp.core.settings.steps import StepSettings
-from ddp.core.settings.world import World
 from ddp.data.augment import Augment
 from ddp.data.dataset import Collate, as_source
 from ddp.data.epoch_order import EpochOrder, Sampler, refuse_part
@@ -222,9 +221,7 @@ class Trainer:
             ),
             checkpoint_folder=arguments.folder_of("checkpoint_folder", checkpoint_folder),
         )
-        checks.check_parts(self._job.policy)
-        if size > 1:  # refuse settings with a wrong number of entries here, not in the run
-            self._job.policy.init(World(size, 1, 1, 1, blocking=True, in_step=False))
+        checks.check_policy(self._job.policy, size)
         self._recording = check_recording(output, name, metric, higher_is_better, target, audit)
         self._callback, self._ratio, self._metric, self._timeline = checkpoint_callback, ratio, metric, timeline
         if timeline is not None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 import torch
 from torch import nn
 from torch.random import fork_rng
@@ -11,6 +9,7 @@ from torch.random import fork_rng
 from ddp.replica.scalars import Scalars
 from ddp.replica.task import Job, Task
 from ddp.virtual import row_optimizer
+from ddp.virtual.rows import apart, loss_of
 
 SAMPLES = 2
 """Samples in the trial pass that shows what a step does; batch norm needs two."""
@@ -32,7 +31,6 @@ def unfit(job: Job) -> str:
         "the model has buffers": any(True for _ in model.buffers()),
         "its parameters are of several types, or frozen": len({(p.dtype, p.requires_grad) for p in model.parameters()})
         > 1,
-        "the model draws random numbers": any(isinstance(m, nn.modules.dropout._DropoutNd) for m in model.modules()),
     }
     for reason, holds in reasons.items():
         if holds:
@@ -40,14 +38,29 @@ def unfit(job: Job) -> str:
     optimizer = task.optimizer(list(model.parameters()))
     if not isinstance(optimizer, torch.optim.Optimizer):
         return "it has several optimizers"
+    if sum(len(group["params"]) for group in optimizer.param_groups) != sum(1 for _ in model.parameters()):
+        return "the optimizer lacks some of the parameters"
     return _unfit_pass(task, model, optimizer) or row_optimizer.unfit(optimizer)
 
 
 def _unfit_pass(task: Task, model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
-    """Return what one training step does that a vectorised step cannot; a trial pass shows it."""
+    """Return what one training step does that a vectorised step cannot; trial passes show it: a plain one, and one of two
+    ranks at once."""
     scalars, data = Scalars(), task.train_data()
-    with suppress(Exception), fork_rng(), scalars:  # training will raise the error again
-        task.loss(model, data.batch(torch.arange(min(SAMPLES, len(data))))).backward()  # type: ignore[no-untyped-call]
-        if any(p.grad is None for group in optimizer.param_groups for p in group["params"]):
-            return "a parameter has no gradient, so that optimizers leave it alone"
-    return "a step calls record_scalar" if scalars.recorded else ""
+    batch = data.batch(torch.arange(min(SAMPLES, len(data))))
+    try:
+        with fork_rng(), scalars:
+            task.loss(model, batch).backward()  # type: ignore[no-untyped-call]
+    except Exception:
+        return ""  # training will raise it again
+    if any(p.grad is None for group in optimizer.param_groups for p in group["params"]):
+        return "a parameter has no gradient, so that optimizers leave it alone"
+    if scalars.recorded:
+        return "a step calls record_scalar"
+    parameters = {name: p.detach().expand(2, *p.shape) for name, p in model.named_parameters()}
+    try:
+        with fork_rng():
+            apart(loss_of(task, model))(parameters, tuple(part.expand(2, *part.shape) for part in batch))
+    except Exception as error:
+        return f"a step of several ranks at once fails ({str(error).splitlines()[0]})"
+    return ""

@@ -16,25 +16,36 @@ from torch.func import functional_call, grad_and_value, vmap
 from ddp.core.worker import Step
 from ddp.replica.evidence.pieces import OPTIMIZER, PARAMETERS, StatePiece
 from ddp.replica.replica import Replica
-from ddp.replica.task import Job, Tensors
+from ddp.replica.task import Job, Task, Tensors
 from ddp.virtual.row_optimizer import RowOptimizer
 
 TOGETHER = 128
 """Number of ranks in one operation, so that its results fit the caches."""
 
 
-class _Bound(nn.Module):
-    """A model with given parameters, for a task's loss."""
+class _Loss(nn.Module):
+    """A task's loss as a module that has the model, which so gets other parameters wherever the loss reads them."""
 
-    def __init__(self, model: nn.Module, parameters: dict[str, Tensor]) -> None:
+    def __init__(self, task: Task, model: nn.Module) -> None:
         super().__init__()
-        self._call: Callable[..., Any] = lambda *arguments, **named: functional_call(
-            model, parameters, arguments, named
-        )
+        self._task, self.model = task, model
 
-    def forward(self, *arguments: Any, **named: Any) -> Any:
-        """Return the output of the model with these parameters."""
-        return self._call(*arguments, **named)
+    def forward(self, batch: Tensors) -> Tensor:
+        """Return the loss of a batch."""
+        return self._task.loss(self.model, batch)
+
+
+def loss_of(task: Task, model: nn.Module) -> Callable[[dict[str, Tensor], Tensors], Tensor]:
+    """Return a function of (parameters by name, batch) that returns the loss, for `torch.func`."""
+    loss = _Loss(task, model)
+    return lambda parameters, batch: functional_call(
+        loss, {f"model.{name}": value for name, value in parameters.items()}, (batch,)
+    )
+
+
+def apart(loss: Callable[[dict[str, Tensor], Tensors], Tensor]) -> Callable[..., Any]:
+    """Return a function that computes the gradients and losses of many ranks: of rows of parameters, and a batch each."""
+    return vmap(grad_and_value(loss), in_dims=(0, 0), randomness="error")
 
 
 class ReplicaRows:
@@ -54,9 +65,9 @@ class ReplicaRows:
         self.hashes: list[deque[Tensor]] = [deque() for _ in range(job.world_size)]
         """Hashes of the samples of each rank, one tensor for each step that is not recorded yet."""
         # Functional calls do not change the replica's parameters, which are views.
-        each = grad_and_value(self._loss)
-        self._apart = vmap(each, in_dims=(0, 0), randomness="error")
-        self._shared = vmap(self._loss, in_dims=(None, 0), randomness="error")
+        loss = loss_of(replica.task, replica.model)
+        self._apart = apart(loss)
+        self._shared = vmap(loss, in_dims=(None, 0), randomness="error")
 
     def pieces(self, rank: int) -> Iterator[StatePiece]:
         """Yield the state of a rank, as a separate replica would have it."""
@@ -66,9 +77,6 @@ class ReplicaRows:
             yield StatePiece(PARAMETERS, name, values, tuple(parameter.shape))
         for name, key, value in self.optimizer.state_of(row):
             yield StatePiece(OPTIMIZER, name, value, tuple(value.shape), key)
-
-    def _loss(self, parameters: dict[str, Tensor], batch: Tensors) -> Tensor:
-        return self._replica.task.loss(_Bound(self._replica.model, parameters), batch)
 
     def _parameters(self, rows: Tensor) -> dict[str, Tensor]:
         return {slot.name: slot.of(rows) for slot in self.optimizer.slots}

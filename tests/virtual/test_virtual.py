@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bench.config.config_checks import world_size_of
 from ddp.core.messages.events import Averaged, Evaluated, Finished, Progress, Trained
@@ -213,6 +213,53 @@ def test_what_cannot_be_done_for_many_at_once_is_said(play: Play, task: Callable
     if reason:
         with pytest.raises(ValueError, match=r"virtual\.path=vectorised: .*use virtual\.path=sequential"):
             play("cadence", "nccl", task, engine=engine, virtual=VirtualTime(path="vectorised"))
+
+
+def penalised(model: nn.Module, batch: Any) -> Tensor:
+    """The toy's loss with a term of the parameters themselves."""
+    return toy.loss(model, batch) + 0.05 * torch.stack([p.pow(2).sum() for p in model.parameters()]).sum()
+
+
+def dropping(model: nn.Module, batch: Any) -> Tensor:
+    return nn.functional.dropout(toy.loss(model, batch), 0.5)
+
+
+def branching(model: nn.Module, batch: Any) -> Tensor:
+    loss = toy.loss(model, batch)
+    return loss if loss.item() > 0 else 2 * loss
+
+
+def changed(**parts: Any) -> Task:
+    return replace(toy.task(), **parts)
+
+
+@pytest.mark.parametrize("policy", ["cadence", "sync"])
+def test_many_at_once_train_the_terms_of_the_loss_that_read_the_parameters(play: Play, policy: str) -> None:
+    """The model that the loss got had none, so a penalty was left out, without a word."""
+    ends = []
+    for path in ("sequential", "vectorised"):
+        task = partial(changed, loss=penalised)
+        more: dict[str, Any] = {"virtual": VirtualTime(path=path), "engine": engine}
+        played = play(policy, "nccl", task, world_size=3, epochs=1, **more)
+        ends.append(torch.cat([value.flatten() for value in played.state().values()]))
+    assert torch.allclose(*ends, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("task", "reason"),
+    [
+        (partial(changed, loss=dropping), "random"),
+        (partial(changed, loss=branching), "item"),
+        (partial(changed, optimizer=lambda parameters: torch.optim.SGD(parameters[:2], lr=0.1)), "lacks some"),
+    ],
+)
+def test_sixteen_ranks_that_cannot_train_at_once_train_one_after_the_other(
+    play: Play, task: Callable[[], Task], reason: str
+) -> None:
+    """They failed, though fifteen trained."""
+    job = play("cadence", "nccl", toy.task, engine=engine).job
+    assert reason in unfit(replace(job, task=task))
+    assert play("cadence", "nccl", task, world_size=16, epochs=1, engine=engine).of(Finished)
 
 
 @pytest.mark.parametrize("settings", [{"step_s": 0.0}, {"step_s": float("inf")}, {"path": "quick"}])

@@ -126,5 +126,5 @@ def _check(options: argparse.Namespace) -> None:
         if not least <= getattr(options, name) <= most:
             raise ValueError(f"--{name} {getattr(options, name):g}: give a number from {least:g} to {most:g}")
     for name in ("compress", "checkpoint"):
-        if getattr(options, name) is not None and not 0 < getattr(options, name) <= 1e9:
-            raise ValueError(f"--{name} {getattr(options, name):g}: give a number above 0, at most 1e9")
+        if getattr(options, name) is not None and not 1e-9 <= getattr(options, name) <= 1e9:
+            raise ValueError(f"--{name} {getattr(options, name):g}: give a number from 1e-9 to 1e9")

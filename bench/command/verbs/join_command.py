@@ -75,13 +75,16 @@ def _offered(offers: Sequence[str], folder: Path, records: _RecordTail, wait_s: 
             (folder / offer).touch()
     answers = Answers(offers)
     while answers.open or answers.taken < len(offers):
-        if writer(folder) is None or time.monotonic() - began > wait_s:
-            why = "has ended" if writer(folder) is None else f"has not answered in {wait_s:g} s"
-            print(f"the run {why}: {plural(len(answers.joined), 'rank')} joined")
-            return Exit.FAILED
+        ended, late = writer(folder) is None, time.monotonic() - began > wait_s  # before the last look at the records
         for record in records.new():
             if (rank := answers.add(record)) is not None:
                 print(f"rank {rank} has joined, {time.monotonic() - began:.1f} s after it was offered a process")
+        if not answers.open and answers.taken == len(offers):
+            break
+        if ended or late:
+            why = "has ended" if ended else f"has not answered in {wait_s:g} s"
+            print(f"the run {why}: {plural(len(answers.joined), 'rank')} joined")
+            return Exit.FAILED
         time.sleep(POLL_S)
     for rank in sorted(answers.lost):
         print(f"rank {rank} was lost before it had joined")

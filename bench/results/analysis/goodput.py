@@ -63,7 +63,8 @@ def _redone(stream: RunRecords) -> float:
     """Return the samples that the run had trained beyond the checkpoint from which this part resumed."""
     if stream.resumed is None or stream.earlier is None:
         return 0.0
-    if stream.resumed.because:
+    # Earlier versions wrote `again` only after an automatic restart.
+    if stream.resumed.because or stream.resumed.again:
         return float(stream.resumed.again)
     before = stream.earlier.resumed.samples if stream.earlier.resumed is not None else 0
     trained = sum(event.samples for event in stream.earlier.of(Progress))

@@ -18,9 +18,12 @@ from bench.config.hydra_errors import complain, known_keys
 from bench.config.overrides import in_our_words, readable
 from bench.models import MODELS
 from ddp.backends import BACKENDS, paired_backends
+from ddp.core.messages.commands import Plan
 from ddp.core.policies import POLICIES
+from ddp.core.settings.world import World
 from ddp.engine import ENGINES, EngineSpec
 from ddp.engine.modes import mode_name, modes
+from ddp.settings import check_policy
 
 
 def composed(*overrides: str) -> Config:
@@ -173,3 +176,14 @@ def test_text_that_hydra_has_no_place_for_is_quoted(said, meant, monkeypatch):
 )
 def test_other_words_for_our_keys(said, meant):
     assert in_our_words(said) == meant
+
+
+def test_a_policy_whose_first_plan_gives_a_rank_no_step_is_refused():
+    """Its run waited for ever."""
+
+    class Standing:
+        def init(self, world: World) -> tuple[None, Plan]:
+            return None, Plan((0,) * world.size, (0,) * world.size, False, 0, False, 0, "every 0 steps")
+
+    with pytest.raises(ValueError, match=r"counts=\(0, 0\).*2 ranks need 2 counts of 1 or more"):
+        check_policy(Standing(), 2)
