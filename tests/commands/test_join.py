@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -83,6 +83,25 @@ def test_a_rank_that_is_lost_before_it_has_joined_is_not_waited_for() -> None:
     answers.add(Drop(2, "killed"))
     answers.add(Progress(3.0, 0, 0, 1, 8, 0.1, 1.0, 0.1))
     assert (answers.open, answers.lost, answers.joined) == (False, {2}, set())
+
+
+def test_a_rank_that_joins_as_the_run_ends_has_joined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The end was seen before the records of it were read: 0 ranks joined."""
+
+    class Tail:
+        def new(self) -> list[object]:
+            return [
+                Offered(2.0, "a"),
+                Restart(1, 1, OFFERED),
+                Joined(3.0, 1, 0),
+                Progress(4.0, 1, 0, 1, 8, 0.1, 1.0, 0.1),
+            ]
+
+    monkeypatch.setattr(join_command, "writer", lambda path: None)
+    assert join_command._offered(["a"], tmp_path, cast(Any, Tail()), 5.0) == Exit.OK
+    assert capsys.readouterr().out.startswith("rank 1 has joined")
 
 
 def test_a_process_that_is_lost_before_it_has_joined_leaves_a_result() -> None:

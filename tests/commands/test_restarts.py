@@ -69,9 +69,11 @@ def test_what_lasts_is_met_again_and_what_struck_once_is_not(monkeypatch: pytest
     """A link that was slow before all ranks began again stays slow."""
     script = tuple(map(parse, ("0@3:crash", "1@2:slow*3", "0@2:link*4", "1@1:input", "1@2:heal", "0@90:raise")))
     met: list[tuple[Fault, ...]] = []
+    noted: list[tuple[str, ...]] = []
 
-    def launched(plan: Any, *_: object, **__: object) -> str:
+    def launched(plan: Any, *_: object, notes: tuple[str, ...], **__: object) -> str:
         met.append(plan.job.faults)
+        noted.append(notes)
         if len(met) == 1:
             raise CutShort(RankLost("rank 0: gone"), script[:-1])
         return "the outcome"
@@ -79,8 +81,10 @@ def test_what_lasts_is_met_again_and_what_struck_once_is_not(monkeypatch: pytest
     job = Job(toy.task, 1, 8, 0, 2, POLICIES["sync"](), "zero1", tmp_path, faults=script, restarts=None)
     monkeypatch.setattr(automatic_restart, "launch", launched)
     monkeypatch.setattr(automatic_restart, "last_checkpoint", lambda broken: (None, ()))
-    automatic_restart.launch_with_restarts(cast(Any, OnlyJob(job)), cast(Any, None), None, 0)
+    automatic_restart.launch_with_restarts(cast(Any, OnlyJob(job)), cast(Any, None), None, 0, ("it was killed",))
     assert met == [script, script[1:]]
+    assert [notes[0] for notes in noted] == ["it was killed"] * 2, "what happened before is still said"
+    assert [len(notes) for notes in noted] == [1, 2]
 
 
 def the_run(folder: Path) -> Run:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import subprocess
 import sys
@@ -14,12 +15,13 @@ import pytest
 import torch
 
 from bench.results.cells import cells
-from bench.results.runfolder import METRICS, find_runs
+from bench.results.runfolder import METRICS, find_runs, read_records
 from bench.validate.checks import CHECKS
 from bench.validate.evidence.consistency import legible
 from bench.validate.verdicts.findings import Case
 from bench.validate.verdicts.verdict import Verdict
 from ddp.checkpoint.checkpoint import bound, unbound
+from ddp.core.messages.events import Progress, Resumed
 from tests.commands.killed_runs import QUIET, SMALL, command, in_model, killed, place
 from tests.slow import slow
 from tests.warm import ROOT
@@ -44,10 +46,17 @@ def proof(folder: Path) -> set[int]:
     return set(counts.values())
 
 
+def trained(folder: Path, since: float = -math.inf) -> int:
+    """Samples that ranks reported as trained from a time on."""
+    records = (record for record in read_records(folder) if isinstance(record, Progress))
+    return sum(record.samples for record in records if record.at > since)
+
+
 @pytest.mark.parametrize("mode", ["nccl_sync", *slow("zero3", "solo", "cpu_sync", "graph_sync", "torch_ddp")])
 def test_a_synchronous_run_that_was_killed_ends_as_if_it_had_not_been(warm, tmp_path, mode):
     words = (*SMALL, f"mode={mode}", "train.epochs=8", "checkpoint.every=7", "checkpoint.unit=averages")
     hidden = killed(warm, tmp_path, *words, checkpoint=2)
+    reported = trained(hidden)
     assert command(warm, tmp_path, *words, "output=whole", "audit=false")[0] == 0
     code, out, err = command(warm, tmp_path, f"resume={place(hidden)}", *QUIET)
     assert (code, err) == (0, ""), out
@@ -68,6 +77,11 @@ def test_a_synchronous_run_that_was_killed_ends_as_if_it_had_not_been(warm, tmp_
     assert cut.path == place(hidden)
     assert [path.name for path in cut.path.parent.iterdir()] == [cut.path.name], "what was gone on from is gone"
     assert not (cut.path / "checkpoints").exists()
+    (resumed,) = (record for record in read_records(cut.path) if isinstance(record, Resumed))
+    assert trained(cut.path) == whole.metrics.samples == resumed.samples + trained(cut.path, since=resumed.at)
+    assert resumed.again == reported - resumed.samples, "it was 0, unless a rank's loss had ended the run"
+    assert cut.metrics.goodput is not None
+    assert (cut.metrics.goodput.parts.repeated > 0) == (resumed.again > 0)
     if mode != "solo":
         assert proof(cut.path) == {1}
 

@@ -84,6 +84,13 @@ def test_a_history_that_none_survives_is_given_up() -> None:
     assert played.hours >= 10 * 0.2 - 0.01
 
 
+def test_a_policy_whose_windows_grow_saves_as_often_as_others() -> None:
+    """It counted windows, and saved ever less often."""
+    costs = ReplayCosts(4, 24.0)
+    saving = {way: replay(way, costs, [], 1200.0).goodput.parts.saving for way in ("cadence", "qsr")}
+    assert saving["qsr"] > 0.8 * saving["cadence"]
+
+
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A table, JSON with the same figures, and an exit code."""
     file = tmp_path / "new" / "goodput.json"
@@ -107,7 +114,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         (["--trace", "no/such.json"], "no/such.json"),
         (["--ranks", "1"], "--ranks 1: give a number from 2"),
         (["--policies", "cadense"], "did you mean 'cadence'"),
-        (["--compress", "0"], "above 0"),
+        (["--compress", "1e-310"], "give a number from 1e-9"),
         (["--hour", "3"], "did you mean --hours"),
     ],
 )

@@ -10,10 +10,11 @@ import pytest
 from bench.predict.calibration import calibrated
 from bench.predict.cells import distance, near
 from bench.predict.evidence import own_cell
+from bench.predict.grid import anchored
 from bench.predict.play import costs_of, samples_of
 from bench.predict.spec import beyond
 from bench.results.analysis.stream import sort
-from ddp.core.messages.events import Memory, Slice
+from ddp.core.messages.events import Memory, Progress, Slice
 from ddp.core.network.link_costs import meeting_s
 from ddp.core.network.links import parse
 from tests.bench.streams import LAUNCHED, make_records, make_spec
@@ -101,3 +102,13 @@ def test_an_epoch_of_twenty_steps_a_rank_is_played_as_it_is() -> None:
     for steps, played in ((24, 24), (4, 20)):
         short = replace(own, samples=steps * 8 * batch // epochs)
         assert samples_of(replace(own_cell(short), ranks=8), short) == -(-played * 8 * batch // epochs)
+
+
+def test_a_policy_that_follows_the_learning_rate_gets_that_of_the_run() -> None:
+    """It got one of the simulator's own, which falls from 0.1, so its windows were others than the run's."""
+    own = calibration(mode="nccl_cadence")
+    assert dict(anchored(replace(own_cell(own), policy="qsr", settings=()), 7).settings) == {"base": 7}
+    half = replace(own, rates=(np.array([0.5, 1.0]), np.array([0.02, 0.0])))
+    rate = costs_of(own_cell(half), half, 0).rate
+    assert [rate(fraction) for fraction in (0.1, 0.5, 0.75, 1.0)] == pytest.approx([0.02, 0.02, 0.01, 0.0])
+    assert max(own.rates[1]) == max(record.lr for record in make_records(own.spec) if isinstance(record, Progress))

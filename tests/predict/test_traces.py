@@ -14,6 +14,7 @@ import pytest
 
 from bench.command.verbs.explain_command import whatif_table
 from bench.command.verbs.predict_command import step_times
+from bench.predict import traces
 from bench.predict.pipeline_trace import whatif
 from bench.predict.traces import pipeline_of, read_pipeline, traced
 from bench.predict.utilisation import UtilisationModel, fit
@@ -91,6 +92,9 @@ def test_the_slow_worker_is_named_and_what_it_costs() -> None:
         (lambda table: table.iloc[1:], "is not in every step of every rank"),
         (lambda table: pd.concat([table, table.iloc[:1]]), "it has an operation twice"),
         (lambda table: table.assign(mc=1), "virtual pipeline stages"),
+        (lambda table: table.assign(start_ts=table.start_ts.astype(str)), "must be numbers"),
+        (lambda table: table.assign(duration=0), "some duration above 0"),
+        (lambda table: table.assign(duration=np.nan), "must be finite"),
         (
             lambda table: table[table.optype != "optimizer-clip-main-grad"],
             "it has no optimizer-clip-main-grad 0 of stage 0",
@@ -115,6 +119,14 @@ def test_parquet_is_read(tmp_path: Path) -> None:
     job().drop(columns="seq_id").to_parquet(path)
     with pytest.raises(ValueError, match="it has no column seq_id"):
         read_pipeline(path)
+
+
+def test_a_small_file_that_unpacks_to_a_large_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traces, "MOST_BYTES", 10_000)
+    path = tmp_path / "trace.json.gz"
+    path.write_bytes(gzip.compress(b" " * 100_000))
+    with pytest.raises(ValueError, match="it unpacks to more than 10,000 bytes"):
+        traced(path)
 
 
 @pytest.mark.parametrize("ending", [".json", ".json.gz"])
