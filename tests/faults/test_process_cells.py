@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -59,3 +60,10 @@ def test_a_fault_that_did_not_happen_is_found_out(monkeypatch: pytest.MonkeyPatc
 def test_no_phase_or_kind_of_that_name() -> None:
     with pytest.raises(ValueError, match="no such kind or phase"):
         PhaseFault(0, "lunch", "crash")
+
+
+def test_a_rank_that_outlives_its_coordinator_is_no_documented_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was written down as what happened, and a rank that ended between two looks ended the campaign."""
+    monkeypatch.setattr(processes, "DEADLINE_S", 0.1)
+    assert processes._outlived_s(os.getpid()) is None
+    assert processes._outlived_s((1 << 22) + 1) == pytest.approx(0.0, abs=0.1)
