@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from ddp.core.messages.commands import Abort, Average, Drop, Join
+from ddp.core.messages.commands import Abort, Average, Drop, Evaluate, Join
 from ddp.core.messages.events import Failed, Progress, RoundClosed
 from ddp.core.messages.join_events import Joined
 from ddp.core.policies import POLICIES
@@ -227,3 +227,15 @@ def test_long_steps_are_not_taken_for_silence_where_another_stands_still(part: f
     long = Costs(lambda rank, step: part * world.deadline_s)
     for step in range(3):
         play(POLICIES["sync"](), world, long, (Fault(2, step, "stall"),), None, 0)
+
+
+def test_a_rank_that_is_ordered_something_as_another_is_given_up_is_not_given_up_with_it() -> None:
+    """It had waited, with nothing to do, for as long as the other was silent: it counted as silent in the same moment."""
+    world = World(4, 34, 2, 2, blocking=True, in_step=True, deadline_s=5.0, tolerate_loss=True)
+    costs = Costs(
+        lambda rank, step: (0.02, 0.01, 0.01, 0.02)[rank], latency_s=0.05, wire_s=0.1, reduce_s=0.0, copy_s=0.001
+    )
+    script = (Fault(1, 6, "raise"), Fault(0, 7, "stall"), Fault(3, 1, "slow"))
+    policy = POLICIES["cadence"](anchor=9, max_batch_diff=8, partition_ratios=(1.0,) * 4, dispatch="partition")
+    struck = play(policy, world, replace(costs, report_s=0.02), script, (3, Evaluate, 0, 0.11), 10)
+    assert struck == {"raise": 1, "stall": 1, "slow": 1, "second": 1}

@@ -35,7 +35,10 @@ def give_up(cohort: CoordinatorState, event: Tick) -> tuple[CoordinatorState, tu
     both = list(zip(cohort.ranks, cohort.last_heard, strict=True))
     seen = [heard.seen for state, heard in both if (state.alive and not state.finished) or state.coming]
     cohort = replace(cohort, oldest=min(seen, default=event.at))
-    for rank, (state, heard) in enumerate(both):
+    # Who is ordered something only because another is given up has owed nothing until now.
+    owing = [rank for rank in range(len(both)) if cohort.owes(rank)]
+    for rank in owing:
+        state, heard = both[rank]
         quiet_s = event.at - heard.seen
         if cohort.owes(rank) and quiet_s > deadline * (1 if state.digest else START_UP):
             since = f", since a collective broke ({cohort.cause})" if rank in cohort.broken else ""
