@@ -28,6 +28,16 @@ EACH, LONG, BACKENDS = 1120, 300, 3
 runs."""
 
 
+HEAD = """# A million simulated schedules
+
+    make million
+
+A schedule is a short run in virtual time. Policy, ranks, costs and faults are drawn: deaths at the worst moments, stalls,
+lost messages, slowness, ranks that return or come anew. After every event all invariants (`tests/sim/invariants.py`)
+are checked. [A line for each batch](schedules.jsonl): the digest of the code that it checked, without comments; its number,
+which seeds it; schedules; seconds on two cores. A change of this code begins a new count."""
+
+
 def in_a_batch() -> int:
     """Return the schedules of a batch."""
     return (len(POLICIES) + 2) * BACKENDS * EACH + LONG
@@ -60,6 +70,12 @@ def done(record: Path) -> tuple[int, int]:
     return sum(line["schedules"] for line in lines if line["sources"] == sources()), len(lines)
 
 
+def page(record: Path) -> str:
+    """Return the page about the batches of the present sources."""
+    schedules, _ = done(record)
+    return f"{HEAD}\n\n{schedules:,} schedules of the present code (`{sources()}`), no invariant broken.\n"
+
+
 def batch(number: int, jobs: int) -> int:
     """Play a batch in so many processes; return pytest's exit code."""
     spread = ("-n", str(jobs), "--dist", "worksteal") if jobs > 1 else ("-n", "0")
@@ -88,6 +104,7 @@ def main() -> int:
         }
         with asked.into.open("a") as file:
             file.write(json.dumps(line) + "\n")
+        asked.into.with_suffix(".md").write_text(page(asked.into))
         print(f"{state[0] + in_a_batch():,} schedules, no law broken", flush=True)
     return 0
 

@@ -114,7 +114,7 @@ def _of_parquet(path: Path) -> list[Floats]:
 
 def _unpacked(content: bytes) -> bytes:
     """Return the content of a gzip file. Raise ValueError if it is too large."""
-    with gzip.open(BytesIO(content)) as file:
+    with gzip.GzipFile(fileobj=BytesIO(content)) as file:
         whole = file.read(MOST_BYTES + 1)
     if len(whole) > MOST_BYTES:
         raise ValueError(f"it unpacks to more than {MOST_BYTES:,} bytes")
