@@ -66,9 +66,12 @@ def test_cells_with_a_meaning_are_played_and_documented(mode: str, world: str) -
 def test_the_matrix_has_all_modes_of_real_processes() -> None:
     assert set(MODES) == {name for name in modes() if not name.startswith("virtual")}
     alike = {twin(name): [other for other in MODES if twin(other) == twin(name)] for name in MODES}
-    assert alike["zero1"] == ["zero1", "zero2", "zero3", "torch_ddp"]
-    assert alike["torch_fsdp"] == ["torch_fsdp", "torch_zero1", "torch_local_sgd"], "they make no checkpoints"
-    assert alike["nccl_cadence"] == ["nccl_cadence"]
+    assert set(alike[twin("zero1")]) >= {"zero1", "zero2", "zero3", "torch_ddp"}
+    assert set(alike[twin("torch_fsdp")]) >= {"torch_fsdp", "torch_zero1", "torch_local_sgd"}, (
+        "they make no checkpoints"
+    )
+    own = ("zero1", "torch_fsdp", "nccl_sync", "nccl_cadence", "nccl_async", "cpu_cadence", "graph_cadence", "solo")
+    assert len({twin(name) for name in own}) == len(own)
 
 
 def test_what_befalls_a_process_befalls_all_ranks_in_it() -> None:

@@ -138,7 +138,12 @@ def test_a_task_sees_of_a_sweep_what_it_sees_by_hydras_entry_point(
 
 
 def test_which_sizes_fit_which_engine() -> None:
-    assert {name for name, spec in ENGINES.items() if not spec.fits(2)} == {"solo"}
+    assert {name: ENGINES[name].fits(2) for name in ("solo", "elche", "graph")} == {
+        "solo": False,
+        "elche": True,
+        "graph": True,
+    }
+    assert all(spec.fits(2) != spec.one_rank for spec in ENGINES.values())
     assert all(spec.fits(1) for spec in ENGINES.values())
 
 
