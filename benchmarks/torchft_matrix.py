@@ -50,7 +50,8 @@ HEAD = """# torchft beside ours
 
 The same cells of the [fault matrix](README.md) (its terms hold here), in turn with torchft's collectives
 (`torchft_*`) and with ours (`nccl_*`): three processes, of which each lost one is restarted. DiLoCo is
-`averaging.outer=nesterov`. Times and samples are those of runs that did not end: median / worst."""
+`averaging.outer=nesterov`. Times and samples are those of runs that did not end: median / worst. Coordinator, data and
+recovery are ours in both; [torchft alone](torchft-alone.md)."""
 
 
 def blows(policy: str, backend: str) -> Iterator[FaultCell]:

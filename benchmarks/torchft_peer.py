@@ -5,7 +5,7 @@ and started again at once.
 
 Rounds are interleaved. In torchft every replica group is one process over gloo; the lighthouse's heartbeat is 50 ms. A
 restarted torchft process imports everything anew, while ours is forked from a warm process: the table shows this part
-separately. `--write` puts the table into docs/explanation/recovery.md.
+separately. `--write` writes the table into reports/faults/torchft-alone.md.
 """
 
 from __future__ import annotations
@@ -30,11 +30,17 @@ from tabulate import tabulate
 from bench.base.number_format import plural
 from bench.results.runfolder import EVENTS, find_runs
 from benchmarks import frame
-from benchmarks.documents import put
 from ddp.core.messages.events import Lost, Progress
 from ddp.core.messages.join_events import Joined, Joining
 from ddp.process.codec import decode
 
+HEAD = """# torchft alone, in our engine, and ours
+
+    pip install -e '.[torchft]' && python -m benchmarks.torchft_peer --write
+
+One of three ranks of `mlp` is killed and started again at once. *torchft*: its own loop, data and lighthouse; its new
+process imports everything, ours is forked from a warm one. *torchft_\\**: its collectives in our engine, with our
+coordinator, data and recovery. *nccl_\\**: ours. Median (worst)."""
 REPLICAS, VICTIM = 3, 1
 PAIRS = {
     "ddp": ("mode=nccl_sync",),
@@ -209,10 +215,10 @@ def main() -> None:
             blows.setdefault(who, []).append(blow)
             print(who, blow, flush=True)
     text = tabulate([row(name, each) for name, each in blows.items()], headers="keys", tablefmt="pipe")
-    text = f"{plural(options.rounds, 'kill')} each: median (worst).\n\n{text}"
     print(text)
     if options.write:
-        put("explanation/recovery.md", torchft=text)
+        load = f"{plural(options.rounds, 'kill')} each. {frame.machine_load()}"
+        frame.write_report("faults/torchft-alone.md", HEAD, load, text)
 
 
 if __name__ == "__main__":
