@@ -103,17 +103,13 @@ def path(name: str, value: Any) -> str:
 
 
 def check_policy(policy: Policy, size: int) -> None:
-    """Raise ValueError if the policy has settings for another number of ranks, or its first plan gives a rank no step."""
+    """Raise ValueError if the policy has settings for another number of ranks, its first plan gives a rank no step, or its
+    `partition_ratios` do not sum to 1."""
     if size > 1:
         _, plan = policy.init(World(size, 1, 1, 1, blocking=True, in_step=False))
-        if not len(plan.counts) == len(plan.ahead) == size or min(*plan.counts, *(n + 1 for n in plan.ahead)) < 1:
-            parts = f"counts={plan.counts} ahead={plan.ahead}"
-            raise ValueError(f"{policy}: its first plan has {parts}; {size} ranks need {size} counts of 1 or more")
-    _check_parts(policy)
-
-
-def _check_parts(policy: Policy) -> None:
-    """Raise ValueError if the policy's `partition_ratios` do not sum to 1."""
+        if not len(plan.counts) == len(plan.ahead) == size or min(plan.counts) < 1 or min(plan.ahead) < 0:
+            given = f"counts={plan.counts} ahead={plan.ahead}"
+            raise ValueError(f"{policy}: its first plan has {given}; {size} ranks need {size} counts of 1 or more")
     parts: tuple[float, ...] | None = getattr(policy, "partition_ratios", None)
     if parts is not None and abs(sum(parts) - 1) > WHOLE:
         shares = ", ".join(f"{part / sum(parts):.4g}" for part in parts)

@@ -47,9 +47,9 @@ def _unfit_pass(task: Task, model: nn.Module, optimizer: torch.optim.Optimizer) 
     """Return what one training step does that a vectorised step cannot; trial passes show it: a plain one, and one of two
     ranks at once."""
     scalars, data = Scalars(), task.train_data()
-    batch = data.batch(torch.arange(min(SAMPLES, len(data))))
     try:
         with fork_rng(), scalars:
+            batch = data.batch(torch.arange(min(SAMPLES, len(data))))
             task.loss(model, batch).backward()  # type: ignore[no-untyped-call]
     except Exception:
         return ""  # training will raise it again
@@ -62,5 +62,5 @@ def _unfit_pass(task: Task, model: nn.Module, optimizer: torch.optim.Optimizer) 
         with fork_rng():
             apart(loss_of(task, model))(parameters, tuple(part.expand(2, *part.shape) for part in batch))
     except Exception as error:
-        return f"a step of several ranks at once fails ({str(error).splitlines()[0]})"
+        return f"a step of several ranks at once fails ({f'{type(error).__name__}: {error}'.splitlines()[0]})"
     return ""

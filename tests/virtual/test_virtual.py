@@ -275,3 +275,23 @@ def test_one_rank_is_enough() -> None:
 def test_a_step_that_records_scalars_is_not_done_for_many_at_once(play: Play) -> None:
     job = play("cadence", "nccl", toy.task, engine=engine).job
     assert unfit(replace(job, task=controlled.recording)) == "a step calls record_scalar"
+
+
+def test_trial_passes_that_fail_say_it_or_leave_it_to_the_training(play: Play) -> None:
+    """An error without a text was one of the trial itself, and so was one of the data."""
+    job = play("cadence", "nccl", toy.task, engine=engine).job
+    calls: list[int] = []
+
+    def once(model: nn.Module, batch: Any) -> Tensor:
+        calls.append(1)
+        if len(calls) > 1:
+            raise AssertionError
+        return toy.loss(model, batch)
+
+    def broken() -> Any:
+        source = toy.task().train_data()
+        source.batch = lambda indices: 1 / 0
+        return source
+
+    assert "AssertionError" in unfit(replace(job, task=partial(changed, loss=once)))
+    assert unfit(replace(job, task=partial(changed, train_data=broken))) == ""

@@ -1,1 +1,1 @@
-"""The bundled models and data sets against committed descriptions: what they are, and what they compute."""
+"""Compares the bundled models and data sets with committed descriptions: what they are, and what they compute."""

@@ -1,1 +1,1 @@
-"""What a run must have done by the documents: seeds, orders of samples, schedules. Written without the engine's code."""
+"""Computes what a run must do by the documents: seeds, orders of samples, schedules. Without the engine's code."""

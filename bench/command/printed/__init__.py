@@ -1,1 +1,1 @@
-"""What commands print: the page of `--help`, the lines at the end of a run, verdicts in words."""
+"""Prints what commands say: the page of `--help`, the lines at the end of a run, verdicts in words."""

@@ -1,1 +1,1 @@
-"""How plots are laid out: labels and words without overlap, small plots on common scales, legends beside them."""
+"""Lays out plots: labels and words without overlap, small plots on common scales, legends beside them."""

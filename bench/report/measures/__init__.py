@@ -1,1 +1,1 @@
-"""What sections compute from cells: comparisons, intervals, times, causes of lost time. Pure; draws and says nothing."""
+"""Computes what sections show of cells: comparisons, intervals, times, causes of lost time. Pure; draws and says nothing."""

@@ -1,1 +1,1 @@
-"""What page one of the report says: the recommended way of training, key figures, and questions with their answers."""
+"""Decides what page one of the report says: the recommended way of training, key figures, questions and answers."""
