@@ -6,9 +6,11 @@ itself."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 from ddp.backends import passed_state
-from ddp.backends.base import Backend
+from ddp.backends.base import Backend, CollectiveAverage
+from ddp.core.messages.commands import SendState
 from ddp.core.messages.events import Shared
 from ddp.core.messages.join_events import Joined
 from ddp.engine.loop import TrainingLoop
@@ -16,15 +18,22 @@ from ddp.process.clock import now
 from ddp.replica.evidence.state_watch import JOINING
 
 
-def send(scratch: Path, round: int, loop: TrainingLoop, backend: Backend) -> Shared:
-    """Write the state for joining ranks: this rank's optimizer state, and the backend's state (the last average). Return
-    the event to report, with a sketch of the model where all ranks take the same steps."""
+def send(scratch: Path, order: SendState, loop: TrainingLoop, backend: Backend, since: float) -> Shared:
+    """Write the state for joining ranks: this rank's optimizer state, and the backend's state (the last average); or
+    what the backend writes for ranks that missed an average. Return the event to report, with a sketch of the model
+    where all ranks take the same steps. `since`: when this began, on the clock of the records."""
+    if not order.joins:
+        cast(CollectiveAverage, backend).send_state(order.round)
+        loop.meter.add("copy", since)
+        return Shared(now(), loop.rank, order.round)
     replica = loop.replica
     state = {"optimizer": replica.optimizer.state_dict(), "passes": replica.passes.capture()}
     counters = {"begun": loop.begun, "version": loop.version, "rates": replica.rates.capture()}
-    passed_state.write(scratch, round, {**state, **counters, "backend": backend.state_dict()})
+    passed_state.write(scratch, order.round, {**state, **counters, "backend": backend.state_dict()})
     model = replica.sketcher.model() if replica.gradient_sync is not None else ""
-    return Shared(now(), loop.rank, round, model, replica.sketcher.optimizer(replica.optimizer))
+    optimizer = replica.sketcher.optimizer(replica.optimizer)
+    loop.meter.add("copy", since)
+    return Shared(now(), loop.rank, order.round, model, optimizer)
 
 
 def load_sent(scratch: Path, round: int, loop: TrainingLoop, backend: Backend) -> Joined:

@@ -19,7 +19,7 @@ from ddp.checkpoint.checkpoint import InvalidCheckpoint
 from ddp.comm.transports.base import ExchangeBroken, broken
 from ddp.core.errors import Corrupted, LinksRefused, OutOfResources, encodable
 from ddp.core.messages.commands import Apply, Average, Evaluate, Join, Leave, LoadState, Save, SendState, Stop, Train
-from ddp.core.messages.events import Alive, AverageFailed, Failed, Shared, Snapshot
+from ddp.core.messages.events import Alive, AverageFailed, Failed, Snapshot
 from ddp.core.messages.join_events import Left
 from ddp.core.rounds.rounds import IN_STEP
 from ddp.core.settings.faults import LASTING, Fault
@@ -188,7 +188,7 @@ class RankLoop:
 
     def act(self, action: Action) -> None:
         """Execute an order or train a granted step, and report it."""
-        loop, backend, rank = self._loop, self._backend, self._rank
+        loop, backend = self._loop, self._backend
         since = now() if isinstance(action, Step) else loop.pause()
         match action:
             case Step():
@@ -202,13 +202,10 @@ class RankLoop:
                 self._apply(action.round, since)
             case Join() | Leave():
                 self._regroup(action)
-            case SendState() if action.joins:
-                self._channel.send(send(self._job.scratch, action.round, loop, backend))
             case LoadState() if action.joins:
                 self._channel.send(load_sent(self._job.scratch, action.round, loop, backend))
             case SendState():
-                cast(CollectiveAverage, backend).send_state(action.round)
-                self._channel.send(Shared(now(), rank, action.round))
+                self._channel.send(send(self._job.scratch, action, loop, backend, since))
             case LoadState():
                 change = cast(CollectiveAverage, backend).load_state(action.round)
                 self._contributed(action.round, change, now(), ReplicaSketch())

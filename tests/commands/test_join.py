@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
 from pathlib import Path
 from typing import Any, cast
@@ -13,6 +14,7 @@ from bench.base.exitcodes import Exit
 from bench.base.usage import UsageError
 from bench.command.verbs import join_command
 from bench.command.verbs.join_command import Answers, _check
+from bench.results.lease import HOST
 from bench.results.runfolder import find_runs, read_records
 from ddp.core.membership.joining import OFFERED
 from ddp.core.messages.commands import Drop, Restart
@@ -148,6 +150,28 @@ def test_an_offer_to_a_run_that_ends_leaves_nothing_in_its_folder(
     assert join_command.join(Namespace(path=tmp_path, ranks=1, wait=5.0)) == Exit.FAILED
     assert capsys.readouterr().out == "the run has ended: 0 ranks joined\n"
     assert sorted(path.name for path in place.iterdir()) == ["config.json", "events.jsonl"]
+
+
+def test_a_run_that_begins_anew_has_not_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It said that the run has ended, which went on in a folder of its own."""
+    own = f"{os.getppid()}@{HOST}"
+    folder, anew = tmp_path / f".tmp-w2-s0-abc-{own}", tmp_path / f".tmp-w2-s0-abc-0{own}"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"backend": "nccl", "world_size": 2}')
+    (folder / "events.jsonl").touch()
+
+    def lost(seconds: float) -> None:
+        if folder.exists():
+            folder.rename(tmp_path / "w2-s0-abc.failed")
+        else:
+            anew.mkdir()
+            (anew / "events.jsonl").touch()
+
+    monkeypatch.setattr(join_command.time, "sleep", lost)
+    assert join_command.join(Namespace(path=tmp_path, ranks=1, wait=5.0)) == Exit.FAILED
+    assert "has lost all its ranks and starts them again" in capsys.readouterr().out
 
 
 def test_a_run_that_nobody_can_join_is_refused() -> None:

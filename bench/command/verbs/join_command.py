@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from bench.base.exitcodes import Exit
 from bench.base.number_format import plural
 from bench.base.usage import UsageError, path_of, usage
 from bench.command.parser import Parser
-from bench.results.lease import in_making
+from bench.results.lease import alive, in_making
 from bench.results.runfolder import CONFIG, EVENTS, FAILED, read_object, writer
 from ddp.backends import BACKENDS
 from ddp.core.errors import ProtocolError
@@ -29,6 +30,8 @@ from ddp.regular_files import RECORDS, opened
 from ddp.settings import DAY_S, MAX_WORLD
 
 POLL_S = 0.05
+ANEW_S = 2.0
+"""Seconds in which a run that lost all its ranks starts them again."""
 
 
 def add(parser: Parser) -> None:
@@ -83,6 +86,8 @@ def _offered(offers: Sequence[str], folder: Path, records: _RecordTail, wait_s: 
             break
         if ended or late:
             why = "has ended" if ended else f"has not answered in {wait_s:g} s"
+            if ended and _begins_anew(folder):
+                why = "has lost all its ranks and starts them again (repeat the command if one is lost once more)"
             print(f"the run {why}: {plural(len(answers.joined), 'rank')} joined")
             return Exit.FAILED
         time.sleep(POLL_S)
@@ -137,13 +142,27 @@ def _going_on(path: Path) -> Path:
     """Return the hidden folder of the only running run in or at `path`. Raise ValueError if there is not exactly
     one."""
     here = (
-        [path] if in_making(path) is not None else [*path.parent.glob(f".tmp-{path.name}-*"), *path.rglob(".tmp-*-*")]
+        [path]
+        if in_making(path) is not None
+        else [*path.parent.glob(f".tmp-{escape(path.name)}-*"), *path.rglob(".tmp-*-*")]
     )
     going = [folder for folder in here if folder.is_dir() and writer(folder) is not None]
     if len(going) != 1:
         many = f"{len(going)} are: {', '.join(map(str, going))}" if going else "none is"
         raise ValueError(f"{path}: name one run that is going on; {many}")
     return going[0]
+
+
+def _begins_anew(ended: Path) -> bool:
+    """Return whether the process that wrote an ended run's folder soon writes another for the same run."""
+    own = in_making(ended)
+    until = time.monotonic() + ANEW_S
+    while own is not None and own.here and alive(own.pid) and time.monotonic() < until:
+        others = set(ended.parent.glob(f".tmp-{escape(own.name)}-*")) - {ended}
+        if any((other.name, other.pid) == (own.name, own.pid) for other in map(writer, others) if other is not None):
+            return True
+        time.sleep(POLL_S)
+    return False
 
 
 def _check(config: dict[str, Any], folder: Path) -> None:
