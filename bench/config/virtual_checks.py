@@ -13,9 +13,8 @@ VIRTUAL_NOTE = "virtual: ranks trained in one process, all times are those of a 
 
 def check_virtual(config: Config) -> None:
     """Raise ValueError for settings that the engine does not support."""
-    if config.backend.name not in paired_backends():
-        able = ", ".join(paired_backends())
-        raise ValueError(f"backend={config.backend.name} with engine=virtual: choose one of {able}")
+    if config.backend.name not in (able := paired_backends(virtual=True)):
+        raise ValueError(f"backend={config.backend.name} with engine=virtual: choose one of {', '.join(able)}")
     if config.virtual.steps != CONSTANT:
         from ddp.sim.distributions import distribution  # with all of the simulator, which nothing else here needs
 

@@ -95,9 +95,10 @@ BACKENDS.absent |= {name: name for name in _EXTRAS.keys() - _HERE.keys()}
 _NEEDED = "{} cannot go on without a rank; the modes of backends nccl and cpu can (nccl_sync, cpu_async, ...)"
 
 
-def paired_backends() -> tuple[str, ...]:
-    """Return the names of the backends that work with any policy."""
-    return tuple(name for name, spec in BACKENDS.items() if spec.averages)
+def paired_backends(virtual: bool = False) -> tuple[str, ...]:
+    """Return the names of the backends that work with any policy. `virtual`: only those without a service of their own,
+    which can train all ranks in one process."""
+    return tuple(name for name, spec in BACKENDS.items() if spec.averages and not (virtual and spec.service))
 
 
 def preload_of(name: str | None) -> tuple[str, ...]:

@@ -46,7 +46,7 @@ def modes() -> dict[str, Mode]:
     ways: list[Mode] = []
     for engine, spec in ENGINES.items():
         if spec.backends:
-            backends = paired_backends() if spec.virtual else BACKENDS
+            backends = paired_backends(virtual=True) if spec.virtual else BACKENDS
             ways += [mode_of(engine, policy, backend) for backend in backends for policy in POLICIES]
         elif spec.policies:
             ways += [Mode(engine, policy, settings=settings) for policy, settings in spec.policies.items()]

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ddp.backends import BACKENDS, paired_backends
+from ddp.backends import paired_backends
 from ddp.backends.base import load
 from ddp.backends.snapshot import Reducer
 from ddp.core.messages.commands import Average, Join, Reduce
@@ -24,7 +24,7 @@ from ddp.replica.task import Job
 from tests.processes import exit_codes
 from tests.runtime import toy
 
-OWN = [backend for backend in paired_backends() if not BACKENDS[backend].service]
+OWN = paired_backends(virtual=True)
 """Backends whose averages are ours. torchft adds up in float32, refuses `elastic`, `optimizer_state` and narrow wires, and
 needs its server; its averages are held to closed forms in tests/conformance."""
 PLAIN_OUTER = Averaging(outer="momentum", outer_lr=1.0, outer_momentum=0.0)
