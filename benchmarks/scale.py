@@ -73,7 +73,7 @@ def main() -> int:
         about = (
             f"{MODEL}, {RANKS} ranks of speeds {SPEEDS} in turn, {asked.seeds} real runs a mode, in which the link is "
             f"emulated, steps of {1e3 * STEP_S[MODEL]:g} ms at speed 1. Predicted from one run of two ranks without "
-            "links."
+            "links. Real ranks also wait until all are ready, some 0.5 s, which no prediction contains."
         )
         title = f"# Over {LINK}, real and predicted"
         write_report("scale/README.md", title, "    python -m benchmarks.scale --write", about, "\n".join(lines))
