@@ -160,7 +160,11 @@ def books_are_what_they_follow_from(played: Simulation) -> None:
     assert cohort.fullest >= planned.fullest
     room = {rank: allowance(cohort, plan, rank) for rank in cohort.live}
     assert room == {rank: allowance(planned, plan, rank) for rank in cohort.live}
-    assert {rank for rank in room if room[rank] > 0} <= set(allowances(cohort, plan)[1])
+    done = set(cohort.parts.done) if cohort.parts is not None else set[int]()
+    assert {rank for rank in room if room[rank] > 0} - done <= set(allowances(cohort, plan)[1])
+    if cohort.parts is not None:
+        assert sum(cohort.parts.of) == cohort.parts.left
+        assert not any(cohort.parts.of[rank] for rank in done)
 
 
 def exactly_once(cohort: CoordinatorState, recorded: dict[int, Spans]) -> None:

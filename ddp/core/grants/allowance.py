@@ -4,6 +4,8 @@ Pure queries of the coordinator's state. `dispatch` grants steps; `rounds` asks 
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from ddp.core.messages.commands import Plan
 from ddp.core.state.coordinator_state import CoordinatorState
 from ddp.core.state.extremes import Slowest
@@ -11,6 +13,8 @@ from ddp.core.state.rank_state import RankState
 from ddp.core.state.round_state import Phase
 from ddp.core.values.frozen import replace
 from ddp.core.values.persistent import NOBODY, RankSet
+
+T = TypeVar("T")
 
 MOST = 1 << 60
 """No limit."""
@@ -93,6 +97,18 @@ def givers(cohort: CoordinatorState, plan: Plan) -> tuple[int, ...]:
     if plan.dispatch == "progressive":
         return ()
     return tuple(r for r, state in enumerate(cohort.ranks) if plan.dispatch == "partition" or not state.alive)
+
+
+def of_living(cohort: CoordinatorState, values: tuple[T, ...], lost: T) -> tuple[T, ...]:
+    """Return one value for each rank: `lost` for lost ones."""
+    if len(cohort.live) == len(values):
+        return values
+    return tuple(value if state.alive else lost for value, state in zip(values, cohort.ranks, strict=True))
+
+
+def weights_of(cohort: CoordinatorState, plan: Plan) -> tuple[float, ...]:
+    """Return the plan's weight of each rank, 0 for lost ones."""
+    return of_living(cohort, plan.weights or tuple(map(float, plan.counts)), 0.0)
 
 
 def _by_round(cohort: CoordinatorState, plan: Plan) -> tuple[RankSet, RankSet]:

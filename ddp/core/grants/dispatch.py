@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable
-from typing import TypeVar
 
-from ddp.core.grants.allowance import allowances, givers
+from ddp.core.grants.allowance import allowances, givers, of_living, weights_of
+from ddp.core.grants.ending import check_parts, end_together, without_done
 from ddp.core.grants.granting import grant
 from ddp.core.grants.shared_grants import share_epoch
 from ddp.core.messages.commands import Plan, Train
@@ -19,12 +18,8 @@ from ddp.core.state.coordinator_state import CoordinatorState
 from ddp.core.values.frozen import replace
 from ddp.core.window_sizes.allocation import fit, level, merge_lone, top_up
 
-T = TypeVar("T")
-
 RESERVE = 4
 """In rebalanced windows, 1/RESERVE of every count is held in reserve at first."""
-SURELY = 1 - 1e-9
-"""Safety factor that covers the rounding of sums."""
 MILESTONE = 3 / 4
 """Fraction of a rank's first part of such a window after which it reports its progress."""
 
@@ -52,11 +47,11 @@ def begin_window(cohort: CoordinatorState, plan: Plan) -> CoordinatorState:
 
     Steps granted ahead are part of the window. Otherwise a window would end a few steps before its epoch, and each end
     costs a round."""
-    counts = _living(cohort, plan.counts, 0)
+    counts = of_living(cohort, plan.counts, 0)
     ledger = next((ledger for ledger in cohort.ledgers if ledger.free), None) or _open(cohort, plan)
     if plan.dispatch != "fixed":
         begun = sum([state.queued - state.before for state in cohort.ranks if state.alive])
-        window = fit(counts, _weights(cohort, plan), ledger.steps(cohort.world.batch) + begun, plan.max_lead)
+        window = fit(counts, weights_of(cohort, plan), ledger.steps(cohort.world.batch) + begun, plan.max_lead)
     else:
         window = counts if plan.lookahead else _of_own(cohort, plan, ledger)
     reserve = tuple([n // RESERVE for n in window]) if plan.rebalance else ()
@@ -75,7 +70,7 @@ def _rebalance(cohort: CoordinatorState, plan: Plan) -> CoordinatorState:
         return cohort
     if cohort.totals.behind and not cohort.totals.idle:
         return cohort
-    weights = _weights(cohort, plan)
+    weights = weights_of(cohort, plan)
     in_a_step = sum(weights) / min((w for w in weights if w), default=1.0)
     kept = cohort.reserve // 2 if cohort.reserve // 2 >= in_a_step else 0
     more = top_up(*_outlook(cohort, weights), cohort.reserve - kept)
@@ -106,23 +101,12 @@ def _outlook(cohort: CoordinatorState, weights: tuple[float, ...]) -> tuple[tupl
     ), expected
 
 
-def _living(cohort: CoordinatorState, values: tuple[T, ...], lost: T) -> tuple[T, ...]:
-    """Return one value for each rank: `lost` for lost ones."""
-    if len(cohort.live) == len(values):
-        return values
-    return tuple(value if state.alive else lost for value, state in zip(values, cohort.ranks, strict=True))
-
-
-def _weights(cohort: CoordinatorState, plan: Plan) -> tuple[float, ...]:
-    return _living(cohort, plan.weights or tuple(map(float, plan.counts)), 0.0)
-
-
 def _open(cohort: CoordinatorState, plan: Plan) -> Ledger:
     """Return the ledger of the next epoch; if each rank has its own slice, slices are in proportion to the plan."""
     world = cohort.world
     if plan.dispatch == "progressive":
         return Ledger.shared(cohort.begun, world.samples)
-    steps = level(_weights(cohort, plan), _living(cohort, (world.steps,) * world.size, 0), world.steps)
+    steps = level(weights_of(cohort, plan), of_living(cohort, (world.steps,) * world.size, 0), world.steps)
     return Ledger.sliced(cohort.begun, world.samples, world.batch, steps)
 
 
@@ -130,10 +114,10 @@ def _of_own(cohort: CoordinatorState, plan: Plan, ledger: Ledger) -> tuple[int, 
     """Return a window in which no rank takes another's samples: the rest of each slice, at most the plan's counts.
 
     What lost ranks leave behind is divided in addition. Every rank with something left does some of it."""
-    counts, batch = _living(cohort, plan.counts, 0), cohort.world.batch
-    own = _living(cohort, tuple(-(-(stop - start) // batch) for start, stop in ledger.pools), 0)
+    counts, batch = of_living(cohort, plan.counts, 0), cohort.world.batch
+    own = of_living(cohort, tuple(-(-(stop - start) // batch) for start, stop in ledger.pools), 0)
     orphaned = ledger.steps(batch) - sum(own)
-    more = level(_weights(cohort, plan), _living(cohort, (orphaned,) * len(own), 0), orphaned)
+    more = level(weights_of(cohort, plan), of_living(cohort, (orphaned,) * len(own), 0), orphaned)
     rest = tuple(map(sum, zip(own, more, strict=True)))
     windows = max(-(-left // n) for left, n in zip(rest, counts, strict=True) if n)
     # a single step says little about a rank's speed, as it includes the start-up
@@ -145,6 +129,7 @@ def _of_own(cohort: CoordinatorState, plan: Plan, ledger: Ledger) -> tuple[int, 
 def _windows(cohort: CoordinatorState, plan: Plan) -> tuple[CoordinatorState, tuple[Train, ...]]:
     commands: list[Train] = []
     cohort = _rebalance(cohort, plan) if cohort.window else begin_window(cohort, plan)
+    cohort = check_parts(cohort)
     rooms: dict[int, int] | None = None
     """Allowances in the present state; None: outdated, as something was granted since."""
     if any(ledger.free for ledger in cohort.ledgers):
@@ -157,7 +142,8 @@ def _windows(cohort: CoordinatorState, plan: Plan) -> tuple[CoordinatorState, tu
                 continue
             if rooms is None:
                 cohort, rooms = allowances(cohort, plan)
-            cohort, grants = grant(cohort, plan, ledger, _wants(cohort, plan, ledger, rooms))
+            cohort, wants = _wants(cohort, plan, ledger, rooms)
+            cohort, grants = grant(cohort, plan, ledger, wants)
             if grants:
                 commands, rooms = commands + grants, None
         begun = cohort.begun
@@ -165,10 +151,13 @@ def _windows(cohort: CoordinatorState, plan: Plan) -> tuple[CoordinatorState, tu
         rooms = None
         if cohort.begun == begun:
             # Computed for the following events, most of which then need no decision.
-            return allowances(cohort, plan)[0] if commands else cohort, tuple(commands)
+            cohort = allowances(cohort, plan)[0] if commands else cohort
+            return without_done(cohort), tuple(commands)
 
 
-def _wants(cohort: CoordinatorState, plan: Plan, ledger: Ledger, rooms: dict[int, int]) -> dict[int, int]:
+def _wants(
+    cohort: CoordinatorState, plan: Plan, ledger: Ledger, rooms: dict[int, int]
+) -> tuple[CoordinatorState, dict[int, int]]:
     """Return the steps of an epoch to grant now, by rank; divided in proportion if there are not enough."""
     left, wants = ledger.steps(cohort.world.batch), rooms
     if len(ledger.pools) > 1:
@@ -176,38 +165,13 @@ def _wants(cohort: CoordinatorState, plan: Plan, ledger: Ledger, rooms: dict[int
         wants = {rank: room for rank, room in rooms.items() if ledger.within_reach(rank, owners)}
     last = cohort.begun == cohort.world.epochs and plan.dispatch != "fixed"
     if last and cohort.leads and wants:
-        wants = _end_together(cohort, plan, wants, left)
+        cohort, wants = end_together(cohort, plan, wants, left)
     if sum(wants.values()) > left:
         steps = tuple(wants.values())
         weights = tuple(map(float, steps))
         steps = merge_lone(level(weights, steps, left), weights, steps, plan.max_lead)
         wants = dict(zip(wants, steps, strict=True))
-    return wants
-
-
-def _end_together(cohort: CoordinatorState, plan: Plan, wants: dict[int, int], left: int) -> dict[int, int]:
-    """Reduce grants at the end of training, so that all ranks end together: each leaves the others their part of the rest.
-
-    Steps already granted to a rank count as done. A rank that has its part already gets nothing."""
-    if plan.max_lead is None and _plenty(cohort, plan, wants, left):
-        return wants
-    weights = _weights(cohort, plan)
-    if plan.max_lead is not None:  # ranks that must wait for the slowest leave it its part
-        ranks: Iterable[int] = wants
-    else:
-        ranks = range(len(weights))
-    queued = tuple([float(cohort.ranks[rank].queued) for rank in ranks])
-    parts = dict(zip(ranks, top_up(queued, tuple([weights[rank] for rank in ranks]), left), strict=True))
-    return {rank: min(want, parts[rank]) for rank, want in wants.items()}
-
-
-def _plenty(cohort: CoordinatorState, plan: Plan, wants: dict[int, int], left: int) -> bool:
-    """Return whether enough is left that all requests are within the ranks' parts."""
-    end = (left + sum(cohort.granted.values())) / cohort.weight_of_all * SURELY
-    parts = plan.weights or plan.counts
-    return cohort.fullest <= end and all(
-        cohort.ranks[rank].queued + want + 1 <= end * parts[rank] for rank, want in wants.items()
-    )
+    return cohort, wants
 
 
 def _begin_epoch(cohort: CoordinatorState, plan: Plan) -> CoordinatorState:

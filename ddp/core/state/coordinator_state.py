@@ -15,7 +15,7 @@ from ddp.core.messages.event_parts import Files
 from ddp.core.samples.ledger import Ledger
 from ddp.core.samples.spans import Chunk
 from ddp.core.settings.world import World
-from ddp.core.state.extremes import NOT_YET, SOMEBODY, Recent, Slowest
+from ddp.core.state.extremes import NOT_YET, SOMEBODY, EndParts, Recent, Slowest
 from ddp.core.state.rank_draft import RankDraft
 from ddp.core.state.rank_state import Coming, LastHeard, Owed, RankState
 from ddp.core.state.round_state import Round
@@ -127,6 +127,7 @@ class CoordinatorState:
     takers: RankSet = NOBODY
     """Ranks that may be granted more. No other rank can, until its state or that of all changes."""
     slowest: Slowest = SOMEBODY
+    parts: EndParts | None = None
     weight_of_all: float = 0.0
     """Sum of the plan's weights over live ranks."""
     fullest: float = 0.0
@@ -248,7 +249,7 @@ class CoordinatorState:
 
     def open(self, **changes: Any) -> CoordinatorState:
         """Return the state in which any rank may be granted more, as `changes` affect all."""
-        return replace(self, takers=self.everyone, slowest=SOMEBODY, **changes)
+        return replace(self, takers=self.everyone, slowest=SOMEBODY, parts=None, **changes)
 
     @property
     def everyone(self) -> RankSet:

@@ -1,6 +1,7 @@
-"""The slowest ranks and the last ranks to report, cached so that not every event has to look at all ranks.
+"""The slowest ranks, the last ranks to report, and the ranks' parts of the rest, cached so that not every event has to
+look at all ranks.
 
-Owns these two values. `ddp.core.grants.allowance` and `ddp.core.grants.pacing` know when they are valid."""
+Owns these values. `ddp.core.grants.allowance`, `pacing` and `ending` know when they are valid."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import math
 from typing import NamedTuple
 
 from ddp.core.values.frozen import replace, value
-from ddp.core.values.persistent import NOBODY, RankSet
+from ddp.core.values.persistent import NOBODY, RankSet, Row
 
 
 @value(frozen=True)
@@ -30,6 +31,22 @@ class Slowest:
 
 
 SOMEBODY = Slowest()
+
+
+@value(frozen=True)
+class EndParts:
+    """The steps left of the last epoch, divided among all ranks so that they end together."""
+
+    of: Row[int]
+    """By rank: steps of its part that are not granted yet."""
+    left: int
+    """Their sum."""
+    live: int
+    """Number of live ranks among which they were divided."""
+    uses: int
+    """Number of decisions that may still use this division, before the ranks' progress asks for another."""
+    done: RankSet = NOBODY
+    """Ranks that have their whole part. They are no `takers`."""
 
 
 class Recent(NamedTuple):
