@@ -20,6 +20,7 @@ from bench.results.analysis.work import memory, work
 from bench.results.schema import SCHEMA_VERSION, Epoch, Final, LauncherInfo, Metrics, ResumedFrom, Time
 from ddp.core.messages.commands import Publish
 from ddp.core.messages.events import Ready, Saved
+from ddp.core.messages.run_bounds import Attempt
 from ddp.process.codec import Record
 
 
@@ -35,6 +36,7 @@ def analyze(
     warnings: Sequence[str] = (),
     error: str | None = None,
     restarts: int = 0,
+    attempts: Sequence[Attempt] = (),
 ) -> Metrics:
     """Return the result of a run of `spec`, from its records in order of time.
 
@@ -48,14 +50,14 @@ def analyze(
         rows = [row.model_copy(update=dict.fromkeys(("train_loss", "eval", "eval_loss"))) for row in rows]
     elif status == "ok" and rows and rows[-1].train_loss is None:
         status, error = "diverged", error or "the training loss stopped being finite"
-    lines = [row for part in stream.parts_in_turn for row in faults.faults(part, spec.world_size)]
+    lines = faults.of_run(stream, spec.world_size, attempts)
     notes = [*spec.warnings, *warnings, *faults.notes(lines), *_notes(stream), *_restarted(restarts, stream, env)]
     late = [rank for rank in range(spec.world_size) if rank not in stream.ready] if status == "ok" else []
     outcome = {"status": status, "error": error, "git": git, "env": env, "warnings": list(dict.fromkeys(notes))}
     metrics = Metrics.model_validate(
         _identity(spec, stream)
         | outcome
-        | _measured(spec, stream, late, launched, ended)
+        | _measured(spec, stream, late, launched, ended, attempts)
         | {
             "restarts": restarts,
             "launcher": _launcher(env, stream),
@@ -73,7 +75,14 @@ def analyze(
     return metrics.model_copy(update=more)
 
 
-def _measured(spec: RunSpec, stream: RunRecords, late: Sequence[int], launched: float, ended: float) -> dict[str, Any]:
+def _measured(
+    spec: RunSpec,
+    stream: RunRecords,
+    late: Sequence[int],
+    launched: float,
+    ended: float,
+    attempts: Sequence[Attempt],
+) -> dict[str, Any]:
     """Return the measured sections: times, speeds, costs. `late`: ranks that joined later, or never."""
     wall, trained = walls(stream, spec.world_size, late), train_seconds(stream)
     ranks = breakdown(stream, wall)
@@ -83,7 +92,7 @@ def _measured(spec: RunSpec, stream: RunRecords, late: Sequence[int], launched: 
         "breakdown": ranks,
         "sync": sync(stream),
         "elche": elche(stream),
-        "goodput": goodput(stream, spec.world_size, launched, ended) if spec.timing else None,
+        "goodput": goodput(stream, spec.world_size, launched, ended, attempts) if spec.timing else None,
         "memory": memory(spec.world_size, stream),
     }
 
@@ -131,7 +140,7 @@ def _notes(stream: RunRecords) -> list[str]:
     if stream.resumed is not None:
         notes.append(
             f"the run went on from {stream.resumed.source} at {stream.resumed.samples} samples: times, throughput, "
-            "breakdown and sync are of the rest alone"
+            "breakdown and sync are of the rest alone, goodput is that since the checkpoint"
         )
     if stream.hidden:
         notes.append(HIDDEN)

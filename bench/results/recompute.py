@@ -67,6 +67,7 @@ def result(records: Sequence[Record], stream: RunRecords | SplitRecords | None =
         git=header.git,
         warnings=last.warnings,
         restarts=last.restarts,
+        attempts=last.attempts,
     )
 
 

@@ -150,8 +150,9 @@ class FaultRow(Strict):
     )
     text: str = Field(description="what happened, one line")
     action: str = Field(default="", description="what was done, one line; empty: nothing is recorded")
-    back_s: float | None = Field(
-        default=None, description="until the rank trained on, seconds; null: it did not return"
+    back_s: float | None = Field(None, description="until the rank trained on, seconds; null: it did not return")
+    earlier: bool = Field(
+        default=False, description="all ranks began again after it; `seconds` is of their earlier part"
     )
 
 

@@ -23,6 +23,7 @@ from ddp.backends import BACKENDS
 from ddp.checkpoint.checkpoint import find
 from ddp.core.errors import RankFailed, RankLost
 from ddp.core.membership.joining import TRIES
+from ddp.core.messages.run_bounds import Attempt
 from ddp.core.settings.faults import LASTING
 from ddp.replica.task import Job
 
@@ -63,10 +64,12 @@ def launch_with_restarts(
     job = plan.job
     if job.restarts == 0 or job.elsewhere is not None or job.world_size == 1:
         return launch(plan, console, source, restarts, notes=notes)
-    budget, anew = RestartBudget(job), tuple[str, ...]()
+    budget, anew, attempts = RestartBudget(job), tuple[str, ...](), tuple[Attempt, ...]()
     while True:
         try:
-            return launch(plan, console, source, restarts, again=budget.allows, notes=(*notes, *anew))
+            return launch(
+                plan, console, source, restarts, again=budget.allows, notes=(*notes, *anew), attempts=attempts
+            )
         except CutShort as broken:
             left = tuple(fault for fault in plan.job.faults if fault not in broken.struck or fault.kind in LASTING)
             plan = replace(plan, job=replace(plan.job, faults=left))
@@ -77,6 +80,7 @@ def launch_with_restarts(
                 times, why = plural(budget.begun, "time"), "as there was no checkpoint yet"
                 why = f"as no checkpoint is undamaged ({torn[0]})" if torn else why
                 anew = (f"{BEGAN_ANEW} ({times} so far), {why}: {broken}",)
+                attempts += (broken.attempt,)
 
 
 def last_checkpoint(broken: CutShort) -> tuple[ResumeSource | None, tuple[str, ...]]:

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from bench.results import chain
+from bench.results.analysis.faults import past
 from bench.results.runfolder import EVENTS
 from bench.runner.resume import ResumeSource
 from ddp.core.errors import ProtocolError
 from ddp.core.messages.commands import CoordinatorCheckpoint, Evaluate
 from ddp.core.messages.events import Averaged, Evaluated, Merged, Progress, Resumed, Saved, Snapshot
-from ddp.core.messages.run_bounds import RunEnd, RunHeader
+from ddp.core.messages.run_bounds import Attempt, RunEnd, RunHeader
 from ddp.core.samples.spans import Span, Spans, union
 from ddp.process.codec import decode, encode
 
@@ -50,11 +50,17 @@ def earlier(source: ResumeSource, at: float, world_size: int | None = None) -> l
     before = source.checkpoint.manifest.identity.world_size
     ranks = before if world_size not in (None, before) else 0
     again = _beyond(records, known)
-    resumed = Resumed(at, index, saved.epochs, saved.samples, str(source.folder), ranks=ranks, again=again)
-    if source.because:
-        since_s = max(at - cut, 0.0), max(at - records[-1][0], 0.0)
-        resumed = replace(resumed, because=source.because, since_s=since_s)
+    lost, why = past(records, cut, before, end=not source.because), source.because
+    since_s = (max(at - cut, 0.0), max(at - records[-1][0], 0.0)) if why else (records[-1][0] - cut, 0.0)
+    resumed = Resumed(at, index, saved.epochs, saved.samples, str(source.folder), why, again, since_s, ranks, lost)
     return [*lines, encode(resumed)]
+
+
+def attempt(folder: Path, launched: float, world_size: int) -> Attempt:
+    """Return what is known of a run that ended before its first checkpoint. Raise ValueError for damaged records."""
+    records = _records(folder / EVENTS)
+    samples = sum(record.samples for _, record in records if isinstance(record, Progress))
+    return Attempt(launched, records[-1][0], samples, past(records, launched, world_size))
 
 
 def _beyond(records: Sequence[tuple[float, Any]], known: Sequence[tuple[float, Any]]) -> int:

@@ -32,7 +32,7 @@ from bench.results.recompute import header_of, plain, result, sealed
 from bench.results.runfolder import CHECKPOINTS, CONFIG, EVENTS, GRAPH, LOG, METRICS, resumable
 from bench.results.schema import Metrics
 from bench.results.writer import NotInPlace, RunWriter, Unwritten
-from bench.runner.earlier_records import earlier
+from bench.runner.earlier_records import attempt, earlier
 from bench.runner.live_view import announced_line
 from bench.runner.modelgraph import described
 from bench.runner.progress import ProgressDisplay
@@ -40,7 +40,7 @@ from bench.runner.resume import ResumeSource
 from bench.timeline import begin_timeline, write_timeline
 from ddp.checkpoint.checkpoint import InvalidCheckpoint, copy
 from ddp.core.errors import Diverged, EngineError, RankFailed
-from ddp.core.messages.run_bounds import Launched, RunEnd, RunHeader
+from ddp.core.messages.run_bounds import Attempt, Launched, RunEnd, RunHeader
 from ddp.core.settings.faults import Fault
 from ddp.engine import ENGINES
 from ddp.engine.fault_injector import struck
@@ -83,10 +83,10 @@ class Unwatched(Exception):
 class CutShort(Exception):
     """Raised when a run ended early and will be resumed."""
 
-    def __init__(self, cause: BaseException, struck: tuple[Fault, ...]) -> None:
+    def __init__(self, cause: BaseException, struck: tuple[Fault, ...], attempt: Attempt) -> None:
         super().__init__(str(cause))
-        self.struck = struck
-        """Injected faults that have happened."""
+        self.struck, self.attempt = struck, attempt
+        """Injected faults that have happened; and what is known of the run, if it has no checkpoint."""
         self.folder: Path | None = None
         """Folder of the run with its checkpoints; None: it has none."""
 
@@ -99,12 +99,13 @@ def launch(
     watch: Emit | None = None,
     again: Callable[[BaseException, Path], bool] | None = None,
     notes: tuple[str, ...] = (),
+    attempts: tuple[Attempt, ...] = (),
 ) -> Outcome:
     """Run a plan, or the rest of it from a `source`, and write its folder. `restarts`: the number of earlier starts.
 
     `watch` gets every record as well; an exception of it ends the run, becomes its `cause`, and is not printed.
     `again` decides, given the exception that ended the run and its folder, whether to resume: then raise CutShort.
-    `notes`: warnings for readers of the results.
+    `notes`: warnings for readers of the results; `attempts`: those before this one.
 
     Raise UsageError if the folder cannot be made or the source cannot be resumed, Unwritten if the disk fails,
     NotInPlace if the folder is complete but could not be moved into its place."""
@@ -117,9 +118,8 @@ def launch(
     with _discarding(writer):
         _write_plan(writer.path, plan)
         own = plan.job.checkpoint_folder or writer.path.absolute() / CHECKPOINTS
-        job = replace(
-            plan.job, checkpoint_folder=own, offers=writer.path.absolute() if plan.job.elsewhere is None else None
-        )
+        offers = writer.path.absolute() if plan.job.elsewhere is None else None
+        job = replace(plan.job, checkpoint_folder=own, offers=offers)
         past: list[Record] = [Launched(launched)]
         if source is not None:
             checkpoint, past = _take_over(source, writer.path, header)
@@ -140,7 +140,8 @@ def launch(
             end = _train(replace(job, scratch=private), spec.engine, journal, monitor, watch)
             if end.cause is not None and again is not None and again(end.cause, writer.path):
                 monitor.say(f"{end.error}; all ranks begin again")
-                raise CutShort(end.cause, tuple(f for rank in range(spec.world_size) for f in struck(private, rank)))
+                met = tuple(fault for rank in range(spec.world_size) for fault in struck(private, rank))
+                raise CutShort(end.cause, met, attempt(writer.path, launched, spec.world_size))
             # Read both clocks before the records are merged, which takes long.
             ended, seconds = journal.latest if ENGINES[spec.engine].virtual else now(), elapsed()
             notes = (*notes, *writer.rivals, *(source.notes if source else ()), *_circumstances(job, spec, load_before))
@@ -149,7 +150,7 @@ def launch(
                     monitor.say(text.rstrip(), on=Console(stderr=True, quiet=watch is not None))
             with interrupts.deferred(), no_collections():
                 records = journal.merge(monitor.analysing)
-                last = RunEnd(ended, end.status, end.error, notes, restarts, seconds)
+                last = RunEnd(ended, end.status, end.error, notes, restarts, seconds, attempts)
                 outcome = _complete(writer, journal, records, last, replace(plan, job=job), private)
                 return replace(outcome, cause=end.cause)
 

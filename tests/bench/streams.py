@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from bench.results.runfolder import CONFIG, EVENTS, METRICS
 from bench.results.schema import Metrics
 from bench.results.writer import RunWriter
 from ddp.core.messages import commands, events
+from ddp.core.messages.run_bounds import Attempt
 from ddp.process.codec import Record, encode
 
 LAUNCHED = 100.0
@@ -169,10 +170,16 @@ def _evaluate(tape: Tape, rank: int, epoch: int, trained: int) -> None:
     tape.add(at, events.Evaluated(at, rank, epoch, 100 // world, loss / world, right / world, 0.2 / world))
 
 
-def make_metrics(spec: RunSpec, records: list[Record] | None = None, status: str = "ok", **changes: object) -> Metrics:
+def make_metrics(
+    spec: RunSpec,
+    records: list[Record] | None = None,
+    status: str = "ok",
+    attempts: Sequence[Attempt] = (),
+    **changes: object,
+) -> Metrics:
     if records is None:
         return _whole(spec, status).model_copy(update=changes, deep=True)
-    return _analyzed(spec, records, status).model_copy(update=changes)
+    return _analyzed(spec, records, status, attempts).model_copy(update=changes)
 
 
 _WHOLE: dict[tuple[str, str], Metrics] = {}
@@ -186,11 +193,10 @@ def _whole(spec: RunSpec, status: str) -> Metrics:
     return _WHOLE[key]
 
 
-def _analyzed(spec: RunSpec, records: list[Record], status: str) -> Metrics:
+def _analyzed(spec: RunSpec, records: list[Record], status: str, attempts: Sequence[Attempt] = ()) -> Metrics:
     ended = max((r.at for r in records if hasattr(r, "at")), default=LAUNCHED) + 0.5
-    return analyze(
-        spec, records, status=status, launched=LAUNCHED, ended=ended, env={"cores": 2, "torch": "2"}, git={"sha": "abc"}
-    )
+    env, git = {"cores": 2, "torch": "2"}, {"sha": "abc"}
+    return analyze(spec, records, status=status, launched=LAUNCHED, ended=ended, env=env, git=git, attempts=attempts)
 
 
 def write_run(root: Path, spec: RunSpec, metrics: Metrics | None = None) -> Path:

@@ -22,6 +22,7 @@ from bench.runner.automatic_restart import RestartBudget
 from bench.runner.launch import CutShort
 from bench.runner.supervise import IN_A_ROW, left_by_killed, requested, supervise
 from ddp.core.errors import Diverged, RankFailed, RankLost
+from ddp.core.messages.run_bounds import Attempt
 from ddp.core.policies import POLICIES
 from ddp.core.settings.faults import Fault, parse
 from ddp.replica.task import Job
@@ -75,7 +76,7 @@ def test_what_lasts_is_met_again_and_what_struck_once_is_not(monkeypatch: pytest
         met.append(plan.job.faults)
         noted.append(notes)
         if len(met) == 1:
-            raise CutShort(RankLost("rank 0: gone"), script[:-1])
+            raise CutShort(RankLost("rank 0: gone"), script[:-1], Attempt(0.0, 1.0, 8, ()))
         return "the outcome"
 
     job = Job(toy.task, 1, 8, 0, 2, POLICIES["sync"](), "zero1", tmp_path, faults=script, restarts=None)
@@ -107,6 +108,9 @@ def test_shards_of_a_lost_rank_come_from_the_last_checkpoint(warm: Warm, tmp_pat
     (row,) = run.metrics.faults
     assert (row.rank, row.kind) == (1, "lost")
     assert row.action.startswith("all ranks went on from checkpoint ")
+    assert row.earlier
+    assert run.metrics.goodput is not None
+    assert run.metrics.goodput.parts.discarded > 0
     assert run.metrics.resumed is not None
 
 
@@ -114,9 +118,18 @@ def test_a_run_without_a_checkpoint_begins_anew_and_says_so(warm: Warm, tmp_path
     words = (*SMALL, "mode=zero1", "train.epochs=2", "world_size=2", "checkpoint.every=0", "cluster.restart=always")
     code, out, err = command(warm, tmp_path, *words, "cluster.faults=[0@3:crash]")
     assert (code, err) == (0, ""), out
-    metrics = the_run(tmp_path / "runs").metrics
+    run = the_run(tmp_path / "runs")
+    metrics = run.metrics
     assert metrics.resumed is None
     assert any("all ranks began anew (1 time so far)" in line for line in metrics.warnings)
+    (row,) = metrics.faults
+    assert (row.rank, row.action, row.earlier) == (0, "all ranks began anew", True)
+    assert metrics.goodput is not None
+    assert metrics.goodput.parts.discarded > 0
+    assert metrics.goodput.parts.starting > 0
+    code, out, _ = command(warm, tmp_path, "validate", str(run.path))
+    assert "figures: " in out
+    assert "FAIL" not in out
 
 
 @pytest.mark.slow

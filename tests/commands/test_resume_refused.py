@@ -18,9 +18,11 @@ from bench.runner.earlier_records import earlier
 from bench.runner.resized import lineage, resizes
 from bench.runner.resume import ResumeSource, agree, locate
 from ddp.checkpoint.checkpoint import find
-from ddp.core.messages.events import Merged
+from ddp.core.messages.commands import Drop
+from ddp.core.messages.events import Lost, Merged
+from ddp.core.messages.join_events import Joined
 from ddp.core.samples.ledger import Ledger
-from ddp.process.codec import encode
+from ddp.process.codec import decode, encode, stamp
 from tests.bench.conftest import Bench
 from tests.commands.killed_runs import QUIET, place
 from tests.commands.killed_runs import left as left
@@ -126,6 +128,24 @@ def test_records_that_cannot_be_are_one_line(bench: Bench, capsys, left, line, w
     assert why in err
     assert left.exists()
     assert [path for path in left.parent.iterdir() if path != left] == []
+
+
+def test_what_was_lost_after_the_checkpoint_is_told(left):
+    """A rank that was lost and came back was forgotten, as its records are left out."""
+    source, last = locate(left), list(map(stamp, without_digests(left).splitlines()))[-1]
+    lost = [
+        encode(record, at).decode()
+        for at, record in (
+            (last + 1.0, Lost(last + 1.0, 1, "gone")),
+            (last + 1.0, Drop(1, "gone")),
+            (last + 3.0, Joined(last + 3.0, 1, 0)),
+        )
+    ]
+    (left / "events.jsonl").write_text(without_digests(left) + "\n".join([*lost, ""]))
+    resumed = decode(earlier(source, 1.0)[-1])
+    (row,) = resumed.faults
+    assert (row.rank, row.kind, row.back_s) == (1, "lost", pytest.approx(2.0))
+    assert row.seconds == pytest.approx(resumed.since_s[0] - 2.0)
 
 
 def test_samples_that_are_recorded_twice_are_one_line(left):

@@ -14,6 +14,7 @@ from bench.runner import automatic_restart
 from bench.runner.launch import CutShort
 from bench.runner.supervise import left_by_killed
 from ddp.core.errors import RankLost
+from ddp.core.messages.run_bounds import Attempt
 from ddp.core.policies import POLICIES
 from ddp.replica.task import Job
 from tests.commands.test_restarts import OnlyJob
@@ -34,7 +35,7 @@ def test_when_all_ranks_are_lost(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     def launched(*_: object, notes: tuple[str, ...], **__: object) -> str:
         told.append(notes)
         if len(told) == 1:
-            broken = CutShort(RankLost("rank 0: gone"), ())
+            broken = CutShort(RankLost("rank 0: gone"), (), Attempt(0.0, 1.0, 8, ()))
             broken.folder = torn(tmp_path)
             raise broken
         return "the outcome"

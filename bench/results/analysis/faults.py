@@ -17,10 +17,13 @@ from bench.results.analysis.stream import RunRecords
 from bench.results.live.run import Trouble
 from bench.results.schema import FaultRow, Metrics
 from ddp.core.messages.commands import Abort, Drop, Join, Leave
+from ddp.core.messages.event_parts import PastFault
 from ddp.core.messages.events import AverageFailed, Failed, Lost, Merged, Progress, Resumed
 from ddp.core.messages.join_events import Joined
+from ddp.core.messages.run_bounds import Attempt
 from ddp.core.rounds.rounds import IN_STEP
 from ddp.core.samples.spans import measure
+from ddp.process.codec import Record
 
 BEGAN_ANEW = "all ranks began anew"
 """Begin of the warning of a run that began anew after a loss: its records are those of the last attempt."""
@@ -30,6 +33,29 @@ _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*: ")
 _OF_RANK = re.compile(r"rank (\d+): (.*)", re.DOTALL)
 
 
+def of_run(stream: RunRecords, world_size: int, attempts: Sequence[Attempt] = ()) -> list[FaultRow]:
+    """Return the faults of all parts of a run, in the order in which they were noticed. `attempts`: those of which no record
+    is kept."""
+    lines = [row for attempt in attempts for row in _past(attempt.faults, 0.0)]
+    lines = [row.model_copy(update={"action": BEGAN_ANEW}) if row.action == _ENDED_IT else row for row in lines]
+    for part in stream.parts_in_turn:
+        lines = [*map(_as_earlier, lines), *faults(part, world_size)]
+    return lines
+
+
+def past(
+    records: Iterable[tuple[float, Record]], zero: float, world_size: int, end: bool = True
+) -> tuple[PastFault, ...]:
+    """Return the faults noticed after `zero`, for a part of a run whose records are not kept. `end`: with those that ended
+    it."""
+    trouble = [(at, record) for at, record in records if isinstance(record, Trouble)]
+    return tuple(
+        PastFault(row.seconds, row.rank, row.kind, row.text, row.action, row.back_s)
+        for row in rows(trouble, zero, world_size)
+        if row.seconds > 0 and not row.earlier and (end or row.action not in ("", _ENDED_IT))
+    )
+
+
 def faults(stream: RunRecords, world_size: int) -> list[FaultRow]:
     """Return the faults in a part of a run, in the order in which they were noticed, with the samples trained again for
     each."""
@@ -37,13 +63,15 @@ def faults(stream: RunRecords, world_size: int) -> list[FaultRow]:
     for at, record in stream.trouble:
         if isinstance(record, Joined):
             returns[record.rank].append(at)
-    again = _again(stream, returns)
-    return [
-        row.model_copy(
-            update={"action": row.action + again.get(_life(returns, row.rank, stream.zero + row.seconds), "")}
-        )
-        for row in rows(stream.trouble, stream.zero, len(stream.ready) or world_size)
-    ]
+    lost = _lost_samples(stream, returns)
+    merged = max((record.at for record in stream.of(Merged)), default=-inf)
+    lines = rows(stream.trouble, stream.zero, len(stream.ready) or world_size)
+    for index, row in enumerate(lines):
+        at = stream.zero + row.seconds
+        if not row.earlier and (count := lost.get(_life(returns, row.rank, at))):
+            what = "were trained again" if at < merged else "were lost"
+            lines[index] = row.model_copy(update={"action": f"{row.action}; {count:,} of its samples {what}"})
+    return lines
 
 
 def rows(trouble: Iterable[tuple[float, Trouble]], zero: float, world_size: int) -> list[FaultRow]:
@@ -61,15 +89,16 @@ def notes(rows: list[FaultRow]) -> list[str]:
     return [
         f"the run went on without rank {row.rank} since {row.seconds:.1f} s after launch: {row.text}"
         for row in rows
-        if went_on(row) and row.back_s is None
+        if went_on(row) and row.back_s is None and not row.earlier
     ]
 
 
 def missing(rows: Sequence[FaultRow]) -> set[int]:
     """Return the ranks that were absent when the run ended: lost, and neither returned nor restarted with all
     others."""
+    # Earlier versions wrote no `earlier`.
     again = max((place for place, row in enumerate(rows) if row.action.startswith(_ALL_WENT_ON)), default=-1)
-    return {row.rank for row in rows[again + 1 :] if row.rank is not None and row.back_s is None}
+    return {row.rank for row in rows[again + 1 :] if row.rank is not None and row.back_s is None and not row.earlier}
 
 
 def raised(rows: list[FaultRow]) -> list[str]:
@@ -94,7 +123,7 @@ def unscripted(metrics: Metrics) -> list[str]:
     return raised([row for row in metrics.faults if str(row.rank) not in scripted and _EXCEPTION.match(row.text)])
 
 
-_WENT_ON, _ALL_WENT_ON = "went on with", "all ranks went on"
+_WENT_ON, _ALL_WENT_ON, _ENDED_IT = "went on with", "all ranks went on", "ended the run"
 
 
 class _Faults:
@@ -113,7 +142,7 @@ class _Faults:
     def add(self, at: float, record: Trouble) -> None:
         match record:
             case Failed() if record.of_all:
-                self._row(at, None, "failed", f"all ranks: {record.error}", "ended the run")
+                self._row(at, None, "failed", f"all ranks: {record.error}", _ENDED_IT)
             case Failed() | Lost():
                 # The next command tells whether the run goes on without the rank; without one, this row stands.
                 self._row(at, record.rank, _kind(record), _text(record))
@@ -126,7 +155,7 @@ class _Faults:
                 self._settle(at, record.rank, record.reason, f"{_WENT_ON} {_ranks(self._live)}")
             case Abort():
                 if match := _OF_RANK.fullmatch(record.reason):
-                    self._settle(at, int(match[1]), match[2], "ended the run")
+                    self._settle(at, int(match[1]), match[2], _ENDED_IT)
             case Leave():
                 self._parting = True
             case Join():
@@ -135,6 +164,7 @@ class _Faults:
                 self._return(at, record.rank)
             case Resumed():  # all ranks are present again
                 self.end_break()
+                self.rows = [*map(_as_earlier, self.rows), *_past(record.faults, at - self._zero)]
                 if record.because:
                     self._begun_again(at, record)
                 self._live = list(range(self._world_size))
@@ -164,7 +194,11 @@ class _Faults:
         rank, kind, text = (int(match[1]), match[2], match[3]) if match else (None, "", record.because)
         action = f"{_ALL_WENT_ON} from checkpoint {record.index}, {record.since_s[0]:.1f} s after it was made"
         action += f"; {record.again:,} samples were trained again" if record.again else ""
-        self._row(at, rank, "failed" if kind else "silent" if _SILENT.match(text) else "lost", text, action)
+        since, until = record.since_s
+        self._row(
+            at + since - until, rank, "failed" if kind else "silent" if _SILENT.match(text) else "lost", text, action
+        )
+        self.rows[-1] = _as_earlier(self.rows[-1])
 
     def _row(self, at: float, rank: int | None, kind: str, text: str, action: str = "") -> None:
         row = {"seconds": at - self._zero, "rank": rank, "kind": kind, "text": text, "action": action}
@@ -184,6 +218,14 @@ class _Faults:
         what = "an exchange of gradients" if first.round == IN_STEP else f"round {first.round}"
         on = _ranks(sorted({event.rank for event in broken}))
         self._row(first.at, None, "average_failed", f"{what} broke on {on}: {first.error}", "was done again")
+
+
+def _as_earlier(row: FaultRow) -> FaultRow:
+    return row.model_copy(update={"earlier": True})
+
+
+def _past(past: Iterable[PastFault], since: float) -> list[FaultRow]:
+    return [FaultRow(**vars(fault) | {"seconds": since + fault.seconds, "earlier": True}) for fault in past]
 
 
 def _kind(event: Failed | Lost) -> str:
@@ -212,9 +254,9 @@ def _life(returns: _Returns, rank: int | None, at: float) -> _Life:
     return rank, bisect_right(returns.get(rank, ()), at)
 
 
-def _again(stream: RunRecords, returns: _Returns) -> dict[_Life, str]:
-    """Return life of a lost rank -> text on how many of its samples others trained again; without lives whose samples
-    were all kept. Of shared steps the last ones enter the model as the rank returns, before it trains again."""
+def _lost_samples(stream: RunRecords, returns: _Returns) -> dict[_Life, int]:
+    """Return life of a lost rank -> its samples that were not kept; without lives whose samples were all kept. Of shared
+    steps the last ones enter the model as the rank returns, before it trains again."""
     dropped = {record.rank for _, record in stream.trouble if isinstance(record, Drop)}
     lost, first = defaultdict[_Life, int](int), dict[_Life, float]()
     for event in stream.of(Progress) if dropped else ():
@@ -228,4 +270,4 @@ def _again(stream: RunRecords, returns: _Returns) -> dict[_Life, str]:
             while number and merged.at < first.get((rank, number), inf):
                 number -= 1
             lost[rank, number] -= measure(merged.spans)
-    return {life: f"; {count:,} of its samples were trained again" for life, count in lost.items() if count > 0}
+    return {life: count for life, count in lost.items() if count > 0}

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from bench.results.analysis.histories import Histories, RankRecord
 from bench.results.analysis.rank_seconds import PARTS, rank_seconds, repetition
 from bench.results.analysis.stream import RunRecords
 from bench.results.schema_goodput import Goodput, RankSeconds
-from ddp.core.messages.events import AverageFailed, Merged, Progress
+from ddp.core.messages.commands import Drop
+from ddp.core.messages.events import AverageFailed, Failed, Lost, Merged, Progress
+from ddp.core.messages.run_bounds import Attempt
 
 LOST = ("discarded", "saving", "detecting", "regrouping", "restoring", "starting", "absent")
 """Parts that are no progress. `repeated` counts as progress, as the lost first attempt is in `discarded`."""
 
 
-def goodput(stream: RunRecords, world_size: int, launched: float, ended: float) -> Goodput | None:
-    """Return the goodput of a run, or of the part since it was resumed; None if it has no slices."""
+def goodput(
+    stream: RunRecords, world_size: int, launched: float, ended: float, attempts: Sequence[Attempt] = ()
+) -> Goodput | None:
+    """Return the goodput of a run, of all its `attempts` if it began anew, or since the checkpoint from which it was
+    resumed; None if it has no slices."""
     if not stream.slices.rank.size:
         return None
     histories = histories_of(stream, world_size, launched, ended)
     sums = rank_seconds(stream.slices, histories)
     samples = sum(histories.merged.values()) or sum(histories.trained.values())
-    return projections(repetition(sums, _redone(stream) * sums["kept"] / samples if samples else 0.0))
+    redone = _redone(stream) or (0.0 if stream.resumed else sum(attempt.samples for attempt in attempts))
+    sums = repetition(sums, redone * sums["kept"] / samples if samples else 0.0, again=_went_on(stream))
+    thrown, until = _before(stream, launched, attempts)
+    return projections(
+        sums | {"discarded": sums["discarded"] + world_size * thrown, "starting": sums["starting"] + world_size * until}
+    )
 
 
 def histories_of(stream: RunRecords, world_size: int, launched: float, ended: float) -> Histories:
@@ -57,6 +67,24 @@ def projections(seconds: Mapping[str, float]) -> Goodput | None:
         ett=ettr + parts["discarded"] - parts["repeated"],
         ucf=max(ettr - parts["communicating"], 0.0),
     )
+
+
+def _before(stream: RunRecords, launched: float, attempts: Sequence[Attempt]) -> tuple[float, float]:
+    """Return the seconds of each rank whose work is not kept, before all ranks began again, and until they did."""
+    if stream.resumed is not None:
+        since, until = stream.resumed.since_s
+        return max(since - until, 0.0), until
+    begun = [attempt.launched for attempt in attempts[1:]] + [launched]
+    return (
+        sum(attempt.ended - attempt.launched for attempt in attempts),
+        sum(next - attempt.ended for next, attempt in zip(begun, attempts, strict=bool(attempts))),
+    )
+
+
+def _went_on(stream: RunRecords) -> bool:
+    """Return whether samples entered the model after the first fault, so that what it had cost was trained again."""
+    faults = [at for at, record in stream.trouble if isinstance(record, Failed | Lost | Drop | AverageFailed)]
+    return bool(faults) and max((merged.at for merged in stream.of(Merged)), default=0.0) > min(faults)
 
 
 def _redone(stream: RunRecords) -> float:

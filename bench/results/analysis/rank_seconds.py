@@ -83,10 +83,10 @@ def _without_machine(sums: dict[str, float], stays: list[Stay], away: Iterable[t
                 sums["absent"] += shared
 
 
-def repetition(sums: dict[str, float], before: float = 0.0) -> dict[str, float]:
-    """Return the sums with `repeated` separated from `kept`: as many seconds as were discarded, in this run and
-    `before` it."""
-    repeated = min(sums["discarded"] + before, sums["kept"])
+def repetition(sums: dict[str, float], before: float = 0.0, again: bool = True) -> dict[str, float]:
+    """Return the sums with `repeated` separated from `kept`: as many seconds as were discarded in this run, if that was
+    trained `again`, and `before` it."""
+    repeated = min(sums["discarded"] * again + before, sums["kept"])
     return sums | {"repeated": repeated, "kept": sums["kept"] - repeated}
 
 

@@ -40,7 +40,7 @@ def losses(m: Metrics, known: Records) -> Iterator[Figure]:
     if known.resumed or not known.headers:
         return
     zero = known.headers[-1].launched
-    rows = [(number, row) for number, row in enumerate(m.faults) if row.rank is not None]
+    rows = [(number, row) for number, row in enumerate(m.faults) if row.rank is not None and not row.earlier]
     failed = [event for event in known.failed if not event.of_all]
     ranks = {event.rank for event in (*failed, *known.lost)} | {order.rank for order in known.drops}
     yield Figure("faults: ranks", sorted({row.rank for _, row in rows if row.rank is not None}), sorted(ranks))

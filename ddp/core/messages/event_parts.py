@@ -138,6 +138,19 @@ class Failed(FromRank):
 
 
 @value(frozen=True)
+class PastFault:
+    """A fault in a part of a run whose records are not kept, as all ranks began again after it."""
+
+    seconds: float
+    """From the checkpoint with which they began again, or from that part's launch."""
+    rank: int | None
+    kind: str
+    text: str
+    action: str
+    back_s: float | None = None
+
+
+@value(frozen=True)
 class Trained(FromRank):
     """For the record: tallies of the samples that a rank trained of `epoch` since the last such event, as the data set
     returned them. Sums are modulo `ddp.tally.MODULUS`."""

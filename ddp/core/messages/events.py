@@ -11,6 +11,7 @@ from ddp.core.messages.event_parts import (
     FromRank,
     Lasting,
     OptimizerSketch,
+    PastFault,
     Sketch,
     SketchGroup,
     StepSketch,
@@ -276,9 +277,12 @@ class Resumed:
     again: int = 0
     """Samples reported as trained after the checkpoint, which are trained again."""
     since_s: tuple[float, float] = (0.0, 0.0)
-    """Seconds from the checkpoint, and from the last record, to the resumption."""
+    """Seconds from the checkpoint, and from the last record, to the resumption. Resumed by hand: from the checkpoint to the
+    last record, and 0."""
     ranks: int = 0
     """Number of ranks of that run, if this one has another number."""
+    faults: tuple[PastFault, ...] = ()
+    """Faults after the checkpoint, whose records are left out."""
 
 
 _OfRound = Snapshot | Averaged | AverageFailed | Shared

@@ -6,6 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ddp.core.messages.event_parts import PastFault
+
 
 @dataclass(frozen=True)
 class RunHeader:
@@ -31,6 +33,18 @@ class Launched:
 
 
 @dataclass(frozen=True)
+class Attempt:
+    """An attempt at a run that ended before its first checkpoint, so that all ranks began anew. Times are on the clock of
+    the record."""
+
+    launched: float
+    ended: float
+    samples: int
+    """Samples that were trained in it."""
+    faults: tuple[PastFault, ...]
+
+
+@dataclass(frozen=True)
 class RunEnd:
     """The last line of a record: how the engine ended, and what it cannot know itself."""
 
@@ -42,3 +56,5 @@ class RunEnd:
     """How often torchrun had restarted the processes."""
     elapsed: float | None = None
     """Seconds since `RunHeader.launched` by an independent clock; None: the machine has none."""
+    attempts: tuple[Attempt, ...] = ()
+    """Earlier attempts of the same command, without a checkpoint."""
