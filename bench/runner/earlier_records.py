@@ -19,7 +19,7 @@ from bench.results.runfolder import EVENTS
 from bench.runner.resume import ResumeSource
 from ddp.core.errors import ProtocolError
 from ddp.core.messages.commands import CoordinatorCheckpoint, Evaluate
-from ddp.core.messages.events import Averaged, Evaluated, Merged, Progress, Resumed, Saved, Snapshot
+from ddp.core.messages.events import Averaged, Evaluated, Merged, Progress, Ready, Resumed, Saved, Snapshot
 from ddp.core.messages.run_bounds import Attempt, RunEnd, RunHeader
 from ddp.core.samples.spans import Span, Spans, union
 from ddp.process.codec import decode, encode
@@ -60,7 +60,9 @@ def attempt(folder: Path, launched: float, world_size: int) -> Attempt:
     """Return what is known of a run that ended before its first checkpoint. Raise ValueError for damaged records."""
     records = _records(folder / EVENTS)
     samples = sum(record.samples for _, record in records if isinstance(record, Progress))
-    return Attempt(launched, records[-1][0], samples, past(records, launched, world_size))
+    ready, ended = [at for at, record in records if isinstance(record, Ready)], records[-1][0]
+    begun = max(ready) if len(ready) >= world_size else ended
+    return Attempt(launched, begun, ended, samples, past(records, launched, world_size))
 
 
 def _beyond(records: Sequence[tuple[float, Any]], known: Sequence[tuple[float, Any]]) -> int:

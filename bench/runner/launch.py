@@ -196,8 +196,7 @@ def _discarding(writer: RunWriter) -> Iterator[None]:
 def _write_plan(folder: Path, plan: RunPlan | ScriptPlan) -> None:
     config = {"run_id": plan.spec.run_id, "config_hash": plan.spec.config_hash, **plan.spec.config}
     write_text(folder / CONFIG, json.dumps(config, indent=1) + "\n")
-    graph = described(plan) if isinstance(plan, RunPlan) else plan.graph
-    if graph is not None:
+    if (graph := described(plan) if isinstance(plan, RunPlan) else plan.graph) is not None:
         write_text(folder / GRAPH, json.dumps(graph) + "\n")
 
 

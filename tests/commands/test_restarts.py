@@ -76,7 +76,7 @@ def test_what_lasts_is_met_again_and_what_struck_once_is_not(monkeypatch: pytest
         met.append(plan.job.faults)
         noted.append(notes)
         if len(met) == 1:
-            raise CutShort(RankLost("rank 0: gone"), script[:-1], Attempt(0.0, 1.0, 8, ()))
+            raise CutShort(RankLost("rank 0: gone"), script[:-1], Attempt(0.0, 0.5, 1.0, 8, ()))
         return "the outcome"
 
     job = Job(toy.task, 1, 8, 0, 2, POLICIES["sync"](), "zero1", tmp_path, faults=script, restarts=None)

@@ -35,7 +35,7 @@ def test_when_all_ranks_are_lost(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     def launched(*_: object, notes: tuple[str, ...], **__: object) -> str:
         told.append(notes)
         if len(told) == 1:
-            broken = CutShort(RankLost("rank 0: gone"), (), Attempt(0.0, 1.0, 8, ()))
+            broken = CutShort(RankLost("rank 0: gone"), (), Attempt(0.0, 0.5, 1.0, 8, ()))
             broken.folder = torn(tmp_path)
             raise broken
         return "the outcome"

@@ -74,11 +74,8 @@ def _before(stream: RunRecords, launched: float, attempts: Sequence[Attempt]) ->
     if stream.resumed is not None:
         since, until = stream.resumed.since_s
         return max(since - until, 0.0), until
-    begun = [attempt.launched for attempt in attempts[1:]] + [launched]
-    return (
-        sum(attempt.ended - attempt.launched for attempt in attempts),
-        sum(next - attempt.ended for next, attempt in zip(begun, attempts, strict=bool(attempts))),
-    )
+    trained = sum(attempt.ended - attempt.begun for attempt in attempts)
+    return trained, launched - attempts[0].launched - trained if attempts else 0.0
 
 
 def _went_on(stream: RunRecords) -> bool:

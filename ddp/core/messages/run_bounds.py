@@ -38,6 +38,8 @@ class Attempt:
     the record."""
 
     launched: float
+    begun: float
+    """When all ranks were ready."""
     ended: float
     samples: int
     """Samples that were trained in it."""

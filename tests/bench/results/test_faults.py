@@ -15,7 +15,7 @@ from bench.base.console import VERBOSITY
 from bench.base.exitcodes import Exit
 from bench.command.printed import summary
 from bench.report import write_report
-from bench.results.analysis.faults import faults, missing
+from bench.results.analysis.faults import faults
 from bench.results.analysis.stream import sort
 from bench.results.rerun_command import command
 from bench.results.runfolder import find_runs
@@ -24,9 +24,7 @@ from bench.runner.progress import ProgressDisplay
 from bench.timeline import make_trace, write_timeline
 from bench.validate import judge
 from ddp.core.messages import commands, events
-from ddp.core.messages.event_parts import PastFault
 from ddp.core.messages.join_events import Joined
-from ddp.core.messages.run_bounds import Attempt
 from ddp.core.settings.faults import parse
 from ddp.process.codec import Record
 from tests.bench.report_parts import undrawn as undrawn
@@ -79,46 +77,6 @@ def test_what_each_loss_of_a_rank_costs_is_its_own() -> None:
         first, second = faults(sort([*records, *more], 0.0), 3)
         assert first.action == "went on with ranks 0 and 2; back 1.0 s later; 64 of its samples were trained again"
         assert second.action == f"went on with ranks 0 and 2; 32 of its samples were {end}"
-
-
-def test_faults_before_all_ranks_began_again_are_told_and_nobody_is_missing() -> None:
-    """Those whose records are not kept were left out: `faults` was empty after six kills."""
-    gone = PastFault(1.5, 2, "lost", "its process is gone", "went on with ranks 0 and 1")
-    ended = PastFault(2.5, 0, "lost", "its process is gone", "ended the run")
-    attempt = Attempt(LAUNCHED - 10.0, LAUNCHED - 4.0, 640, (gone, ended))
-    header, *records = make_records(SPEC)
-    back = events.Resumed(LAUNCHED + 5.0, 3, 1, 64, "runs/x", "rank 1: gone", 48, (3.0, 1.0), faults=(gone,))
-    begun = make_metrics(SPEC, [header, *records], attempts=(attempt,))
-    assert [(row.seconds, row.rank, row.action, row.earlier) for row in begun.faults] == [
-        (1.5, 2, gone.action, True),
-        (2.5, 0, "all ranks began anew", True),
-    ]
-    resumed = make_metrics(SPEC, [header, *records[:40], commands.Drop(0, "x"), back, *records])
-    assert [(row.rank, row.seconds, row.earlier) for row in resumed.faults[1:]] == [(2, 6.5, True), (1, 7.0, True)]
-    for metrics in (begun, resumed):
-        assert missing(metrics.faults) == set()
-        assert not any("without rank" in warning for warning in metrics.warnings)
-    assert begun.goodput is not None
-    seconds = {name: part * begun.goodput.rank_seconds for name, part in begun.goodput.parts.model_dump().items()}
-    plain = make_metrics(SPEC, [header, *records]).goodput
-    assert plain is not None
-    assert seconds["discarded"] == pytest.approx(3 * 6.0)
-    assert begun.goodput.rank_seconds == pytest.approx(plain.rank_seconds + 3 * 10.0)
-    assert seconds["repeated"] > 0 == plain.parts.repeated
-
-
-def test_what_a_run_that_ended_with_its_loss_discarded_was_not_trained_again() -> None:
-    """Its goodput had as many repeated samples as discarded ones."""
-    lost = bereft(events.Lost(0.0, 1, "its process is gone"), "its process is gone")
-    at = next(index for index, record in enumerate(lost) if isinstance(record, commands.Drop))
-    last = max(record.at for record in lost[:at] if isinstance(record, events.Progress))
-    lost.insert(at, events.Progress(last, 1, 0, 3, 48, 0.1, 1.0, 0.1))
-    at += 1
-    ended = make_metrics(SPEC, [*lost[: at + 1], commands.Abort("failed", "rank 1: gone")], status="failed").goodput
-    went_on = make_metrics(SPEC, lost).goodput
-    assert ended is not None
-    assert went_on is not None
-    assert ended.parts.repeated == 0 < went_on.parts.repeated
 
 
 @pytest.mark.parametrize(
