@@ -78,7 +78,7 @@ def slow_ranks(m: Metrics, known: Records) -> Iterator[Figure]:
         yield Figure(f"{name}.named_s", row.named_s, _nearest([event.at - zero for event in own], row.named_s), SECOND)
         yield Figure(f"{name}.seconds", row.seconds, _nearest(begins, row.seconds), SECOND)
         if row.healed_s is not None:
-            yield Figure(f"{name}.healed_s", row.healed_s, _nearest(begins, row.healed_s), SECOND)
+            yield Figure(f"{name}.healed_s", row.healed_s, _nearest([*begins, row.named_s], row.healed_s), SECOND)
         if row.cause == "link":
             continue
         made = windows.get(row.rank, [])

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import Any
 
 from ddp.core.anomalies.outliers import Scatter
+from ddp.core.anomalies.pace import NOTHING, WorkPace, median_of
 from ddp.core.anomalies.slow_links import LinkWatch
 from ddp.core.messages.commands import Drop, Plan
 from ddp.core.messages.event_parts import WorkSeconds
@@ -60,42 +60,18 @@ class SlowRank:
     """When it was as fast as before; None: not in this run, or it was lost."""
 
 
-@dataclass(frozen=True)
-class _Pace:
-    """Seconds per sample in a window, by cause."""
-
-    compute: float
-    data: float
-    host: float
-    """Seconds without a core, which are in none of the other two."""
-    began: float
-    core: float = 0.0
-    """Processor seconds of a fixed piece of work in this window (not by sample); 0: not measured."""
-
-    @property
-    def own(self) -> float:
-        return self.compute + self.data
-
-    @property
-    def whole(self) -> float:
-        return self.own + self.host
-
-
-NOTHING = _Pace(0.0, 0.0, 0.0, 0.0)
-
-
 @dataclass
 class _Watch:
     """The watch on a rank's own work, or on all that its samples take."""
 
-    row: list[_Pace] = field(default_factory=list)
+    row: list[WorkPace] = field(default_factory=list)
     """The last consecutive slow windows; of a rank that counts as slow, sound windows."""
-    other: list[_Pace] = field(default_factory=list)
+    other: list[WorkPace] = field(default_factory=list)
     """Of a slow rank: the last consecutive windows that were slow for another cause."""
     named: int | None = None
     """Index of the finding, while the rank counts as slow."""
 
-    def enter(self, pace: _Pace, ratio: float) -> bool:
+    def enter(self, pace: WorkPace, ratio: float) -> bool:
         """Add a window; return whether the rank changed between slow and sound."""
         if ratio < SLOW if self.named is None else ratio >= SOUND:
             self.row.clear()
@@ -113,13 +89,13 @@ class _RankWindows:
     samples: int = 0
     cores: list[float] = field(default_factory=list)
     """How long the fixed piece of work took, in reports of the present window."""
-    spent: _Pace = NOTHING
+    spent: WorkPace = NOTHING
     """Seconds of the present window so far."""
     averaged: bool = False
     """Whether the rank has taken in an average in this window."""
     warm: bool = False
     """Whether the first window, which is not representative, is over."""
-    sound: deque[_Pace] = field(default_factory=lambda: deque(maxlen=KEPT))
+    sound: deque[WorkPace] = field(default_factory=lambda: deque(maxlen=KEPT))
     compute: float = 1.0
     """Computing in the last window relative to the usual."""
     beside: deque[float] = field(default_factory=lambda: deque(maxlen=LEAST))
@@ -164,7 +140,7 @@ class SlowFold:
 
     def _progress(self, event: Progress, work: WorkSeconds) -> None:
         self.known, own = True, self._of(event.rank)
-        spent = _Pace(
+        spent = WorkPace(
             own.spent.compute + work.compute - work.no_core,
             own.spent.data + work.data - work.no_core_data,
             own.spent.host + work.no_core + work.no_core_data,
@@ -181,7 +157,7 @@ class SlowFold:
             return
         count = own.samples
         core = fmean(own.cores) if own.cores else 0.0
-        pace = _Pace(spent.compute / count, spent.data / count, spent.host / count, spent.began, core)
+        pace = WorkPace(spent.compute / count, spent.data / count, spent.host / count, spent.began, core)
         own.past.append((event.at, spent.compute, count))
         own.began, own.samples, own.spent, own.averaged = None, 0, NOTHING, False
         own.cores.clear()
@@ -203,12 +179,12 @@ class SlowFold:
         else:
             self.ranks[named] = replace(self.ranks[named], healed=since)
 
-    def _close(self, rank: int, own: _RankWindows, pace: _Pace, at: float) -> None:
+    def _close(self, rank: int, own: _RankWindows, pace: WorkPace, at: float) -> None:
         """Add a completed window of a rank."""
         if len(own.sound) < LEAST:
             own.sound.append(pace)
             return
-        usual = _median(own.sound)
+        usual = median_of(own.sound)
         ratio = pace.own / max(usual.own, LEAST_PACE)
         own.beside.append(self._others(rank, pace.began))
         others = max(own.beside[-1], pace.core / usual.core if usual.core else 1.0)
@@ -224,7 +200,7 @@ class SlowFold:
             turned = False
         if turned:
             own.scatter.forget()
-            self._turn(rank, own.work, usual, at, others)
+            self._turn(rank, own.work, usual, at, others, known=own.whole.named is not None)
         if own.whole.enter(pace, pace.whole / max(usual.whole, LEAST_PACE)):
             if own.work.named is None or own.whole.named is not None:
                 self._turn(rank, own.whole, usual, at, 0.0)
@@ -232,7 +208,7 @@ class SlowFold:
                 own.whole.row.clear()  # it is found already, for its own work
 
     def _change(
-        self, rank: int, watch: _Watch, pace: _Pace, usual: _Pace, ratio: float, others: float, at: float
+        self, rank: int, watch: _Watch, pace: WorkPace, usual: WorkPace, ratio: float, others: float, at: float
     ) -> None:
         """Find a slow rank again if it is now slow for another cause of its own."""
         if watch.named is None:
@@ -242,8 +218,8 @@ class SlowFold:
             return
         watch.other.append(pace)
         if len(watch.other) == WINDOWS:
-            self.ranks[watch.named] = replace(self.ranks[watch.named], healed=watch.other[0].began)
-            watch.named, watch.row, watch.other = None, watch.other, []
+            self._heal(watch, watch.named, watch.other[0].began)
+            watch.row, watch.other = watch.other, []
             self._turn(rank, watch, usual, at, others)
 
     def _others(self, rank: int, since: float) -> float:
@@ -256,24 +232,29 @@ class SlowFold:
     def _cause(self, watch: _Watch) -> str:
         return "" if watch.named is None else self.ranks[watch.named].cause
 
-    def _turn(self, rank: int, watch: _Watch, usual: _Pace, at: float, others: float) -> None:
-        """Switch a rank between slow and sound. `others` is 0 if its own work is sound."""
-        now, row = _median(watch.row), watch.row
-        watch.row = []
+    def _heal(self, watch: _Watch, named: int, at: float) -> None:
+        self.ranks[named] = replace(self.ranks[named], healed=max(at, self.ranks[named].named))
+        watch.named = None
+
+    def _turn(self, rank: int, watch: _Watch, usual: WorkPace, at: float, others: float, known: bool = False) -> None:
+        """Switch a rank between slow and sound. `others` is 0 if its own work is sound; `known`: `host` is found already."""
+        now, row, watch.row = median_of(watch.row), watch.row, []
         if watch.named is not None:
-            self.ranks[watch.named] = replace(self.ranks[watch.named], healed=row[0].began)
-            watch.named, watch.other = None, []
+            watch.other = []
+            self._heal(watch, watch.named, row[0].began)
             return
         last = row[-1]  # the first window may be slow in part only
         factor = last.own / max(usual.own, LEAST_PACE) if others else last.whole / max(usual.whole, LEAST_PACE)
-        watch.named = len(self.ranks)
         cause = cause_of(now, usual, others) if others else HOST
         if cause == COMPUTE and now.host > (SHARED if factor < TWICE else CROWDED) * usual.own:
             cause = HOST  # sharing a core also costs caches and clock speed, so computing itself takes longer
+        if cause == HOST and known:
+            return
+        watch.named = len(self.ranks)
         self.ranks.append(SlowRank(rank, cause, round(factor, 2), row[0].began, at, len(row)))
 
 
-def cause_of(now: _Pace, usual: _Pace, others: float) -> str:
+def cause_of(now: WorkPace, usual: WorkPace, others: float) -> str:
     """Return the cause that grew most in a rank's own work. `others`: how many times as long the other ranks take. If that
     explains the slowness, the cause is the machine."""
     grown = {
@@ -292,9 +273,4 @@ def _computing(rank: _RankWindows, since: float) -> float:
     samples = sum(count for _, count in parts)
     if not samples:
         return rank.compute
-    return sum(seconds for seconds, _ in parts) / samples / max(_median(rank.sound).compute, LEAST_PACE)
-
-
-def _median(paces: Iterable[_Pace]) -> _Pace:
-    columns = zip(*((each.compute, each.data, each.host, each.began, each.core) for each in paces), strict=True)
-    return _Pace(*(median(column) for column in columns))
+    return sum(seconds for seconds, _ in parts) / samples / max(median_of(rank.sound).compute, LEAST_PACE)
