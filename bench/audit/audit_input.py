@@ -232,7 +232,7 @@ def order_of(
         parameters=ready[0].parameters if ready else None,
         whole=spec.backend in (None, "nccl", "cpu"),
         turns=turns(records),
-        misplaced=misplaced(records) or ("" if metrics.faults or metrics.late else out_of_turn(records)),
+        misplaced=misplaced(records) or ("" if metrics.faults or metrics.begun_without else out_of_turn(records)),
         schedule="" if own else str(spec.config["training"].get("schedule", "")),
         version=metrics.schema_version,
         recipe=str(spec.config.get("recipe", "")),
@@ -245,6 +245,6 @@ def order_of(
         eval_parts=next((record.parts for record in reversed(records) if isinstance(record, Evaluate)), 0),
         untouched=not (job.averaging.optimizer_state or job.averaging.resets),
         resets=job.averaging.resets,
-        moves=bool(metrics.late) or any(":flip" in fault for fault in metrics.scripted_faults),
+        moves=bool(metrics.begun_without) or any(":flip" in fault for fault in metrics.scripted_faults),
         one_process=engine_of(spec.engine).one_process,
     )

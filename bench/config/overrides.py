@@ -3,8 +3,11 @@ no configuration."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shlex
+from typing import Any
 
 from bench.base.usage import UsageError
 
@@ -17,6 +20,11 @@ GROUPS = ("model", "mode", "policy", "backend", "engine")
 """Groups that accept `all`."""
 PATHS = ("data.dir", "data.path", "output", "resume")
 """Keys of files and folders: brackets in their values are plain text, and `~` is the user's home folder."""
+_PLAIN = re.compile(r"(?:\.{0,2}/|[A-Za-z_])[\w./-]*|\d+@\d+:[\w*.]+", re.ASCII)
+"""Words, paths and faults that need no quotes; for Hydra most other characters have a meaning."""
+_MEANT_OTHERWISE = {"null", "true", "false", "inf", "nan"}
+_REFERENCE = re.compile(r"(\\*)\$\{")
+"""What would be the value of another key; more backslashes make it text."""
 
 
 def in_our_words(override: str) -> str:
@@ -56,6 +64,24 @@ def quoted(text: str) -> str:
     from hydra.core.override_parser.types import Quote, QuotedString  # takes its time, and few texts need quotes
 
     return str(QuotedString(text, Quote.single).with_quotes())
+
+
+def setting(key: str, value: Any) -> str:
+    """Return `key=value` as a word for the shell, from which Hydra reads exactly this value."""
+    return shlex.quote(f"{key}={_spelt(value)}")
+
+
+def _spelt(value: Any) -> str:
+    """Return a value in Hydra's syntax: quotes text that Hydra would interpret, and keeps all digits of numbers."""
+    if isinstance(value, str):
+        plain = _PLAIN.fullmatch(value) and value.lower() not in _MEANT_OTHERWISE
+        return value if plain else quoted(_REFERENCE.sub(r"\1\1\\${", value))
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_spelt, value))}]"
+    if isinstance(value, float):
+        short = f"{value:g}"
+        return short if float(short) == value else repr(value)
+    return json.dumps(value, separators=(",", ":"))
 
 
 def in_shell(key: str, text: str) -> str:

@@ -20,6 +20,7 @@ from bench.results.analysis.work import memory, work
 from bench.results.schema import SCHEMA_VERSION, Epoch, Final, LauncherInfo, Metrics, ResumedFrom, Time
 from ddp.core.messages.commands import Publish
 from ddp.core.messages.events import Ready, Saved
+from ddp.core.messages.join_events import Joined
 from ddp.core.messages.run_bounds import Attempt
 from ddp.process.codec import Record
 
@@ -51,18 +52,22 @@ def analyze(
     elif status == "ok" and rows and rows[-1].train_loss is None:
         status, error = "diverged", error or "the training loss stopped being finite"
     lines = faults.of_run(stream, spec.world_size, attempts)
-    notes = [*spec.warnings, *warnings, *faults.notes(lines), *_notes(stream), *_restarted(restarts, stream, env)]
-    late = [rank for rank in range(spec.world_size) if rank not in stream.ready] if status == "ok" else []
+    without = [rank for rank in range(spec.world_size) if rank not in stream.ready] if status == "ok" else []
+    came = {record.rank for _, record in stream.moves if isinstance(record, Joined)}
+    late, absent = ([rank for rank in without if (rank in came) is joined] for joined in (True, False))
+    notes = [*_never_came(absent), *spec.warnings, *warnings, *faults.notes(lines), *_notes(stream)]
+    notes += _restarted(restarts, stream, env)
     outcome = {"status": status, "error": error, "git": git, "env": env, "warnings": list(dict.fromkeys(notes))}
     metrics = Metrics.model_validate(
         _identity(spec, stream)
         | outcome
-        | _measured(spec, stream, late, launched, ended, attempts)
+        | _measured(spec, stream, without, launched, ended, attempts)
         | {
             "restarts": restarts,
             "launcher": _launcher(env, stream),
             "faults": lines,
             "late": late,
+            "absent": absent,
             "slow_ranks": slow_ranks(stream.figures.slow, stream.zero),
             "ledger": ledger(stream, most, spec.epochs),
             "epochs": rows,
@@ -78,13 +83,13 @@ def analyze(
 def _measured(
     spec: RunSpec,
     stream: RunRecords,
-    late: Sequence[int],
+    without: Sequence[int],
     launched: float,
     ended: float,
     attempts: Sequence[Attempt],
 ) -> dict[str, Any]:
-    """Return the measured sections: times, speeds, costs. `late`: ranks that joined later, or never."""
-    wall, trained = walls(stream, spec.world_size, late), train_seconds(stream)
+    """Return the measured sections: times, speeds, costs. `without`: ranks that joined later, or never."""
+    wall, trained = walls(stream, spec.world_size, without), train_seconds(stream)
     ranks = breakdown(stream, wall)
     return {
         "time_s": _time(stream, launched, ended, trained, wall, seconds_in(ranks, wall, "checkpoint")),
@@ -152,6 +157,12 @@ def _notes(stream: RunRecords) -> list[str]:
     kept = whole[0] if whole else "no other was"
     notes += [f"checkpoint {event.index} could not be written: {event.error}; {kept}" for event in unsaved[:1]]
     return notes
+
+
+def _never_came(absent: Sequence[int]) -> list[str]:
+    """Return a note if the run trained without ranks to its end."""
+    who = f"rank{'s' * (len(absent) > 1)} {', '.join(map(str, absent))}"
+    return [f"{who} never came: while a run lasts, python -m bench join RUN offers a process"] if absent else []
 
 
 def _restarted(restarts: int, stream: RunRecords, env: dict[str, Any]) -> list[str]:

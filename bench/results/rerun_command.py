@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.config.config import ClusterConfig, DataConfig
-from bench.config.overrides import quoted
+from bench.config.overrides import setting
 from bench.config.user_parts import named_by
 from bench.results.cells import micro_batches
 from bench.results.runfolder import Run, group_of
@@ -27,9 +27,8 @@ from ddp.core.settings.steps import NAMES as STEP
 from ddp.core.settings.virtual_time import VirtualTime
 from ddp.engine.modes import engine_of, preset_of
 
-_PLAIN = re.compile(r"(?:\.{0,2}/|[A-Za-z_])[\w./-]*|\d+@\d+:[\w*.]+", re.ASCII)
-"""Words, paths and faults that need no quotes; for Hydra most other characters have a meaning."""
-_MEANT_OTHERWISE = {"null", "true", "false", "inf", "nan"}
+_TIMES = re.compile(r"0|[1-9]\d{0,8}", re.ASCII)
+"""Numbers that a text keeps to their last character."""
 
 
 def auditing(folder: Path) -> str:
@@ -97,11 +96,6 @@ def script_words(script: dict[str, Any]) -> list[str]:
     return [*what, *(map(str, arguments) if isinstance(arguments, list) else ())]
 
 
-def setting(key: str, value: Any) -> str:
-    """Return `key=value` as a word for the shell, from which Hydra reads exactly this value."""
-    return shlex.quote(f"{key}={_spelt(value)}")
-
-
 def _data(run: Run) -> list[str]:
     """Return the data set and its settings, with its folder unless that is the default."""
     named = {"name": run.metrics.data} | group_of(run.config, "data")
@@ -118,9 +112,10 @@ def _cluster(run: Run) -> list[str]:
         words.append(setting("cluster.faults", m.scripted_faults))
         words.append(setting("cluster.deadline_s", cluster.get("deadline_s", 60.0)))
     apart = ("speeds", "faults", "deadline_s", "bind")
-    return words + _changed(
-        "cluster", {key: cluster[key] for key in usual if key in cluster and key not in apart}, usual
-    )
+    known = {key: cluster[key] for key in usual if key in cluster and key not in apart}
+    if _TIMES.fullmatch(str(known.get("restart"))):
+        known["restart"] = int(known["restart"])
+    return words + _changed("cluster", known, usual)
 
 
 def _policy(name: Any) -> dict[str, Any]:
@@ -131,16 +126,3 @@ def _changed(group: str, settings: dict[str, Any], usual: dict[str, Any]) -> lis
     """Return the settings that differ from the default."""
     plain = json.loads(json.dumps(usual)) | {"name": settings.get("name")}
     return [setting(f"{group}.{key}", value) for key, value in settings.items() if value != plain.get(key)]
-
-
-def _spelt(value: Any) -> str:
-    """Return a value in Hydra's syntax: quotes text that Hydra would interpret, and keeps all digits of numbers."""
-    if isinstance(value, str):
-        plain = _PLAIN.fullmatch(value) and value.lower() not in _MEANT_OTHERWISE
-        return value if plain else quoted(value)
-    if isinstance(value, list | tuple):
-        return f"[{','.join(map(_spelt, value))}]"
-    if isinstance(value, float):
-        short = f"{value:g}"
-        return short if float(short) == value else repr(value)
-    return json.dumps(value, separators=(",", ":"))

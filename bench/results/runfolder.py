@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from errno import ELOOP
@@ -19,6 +18,7 @@ import psutil
 from pydantic import ValidationError
 
 from bench.base.usage import tame
+from bench.config.overrides import setting
 from bench.results.lease import Hidden, in_making, leased
 from bench.results.schema import READABLE, Metrics
 from ddp import regular_files
@@ -89,7 +89,7 @@ def going_on(folder: Path) -> str:
 
 def resuming(folder: Path) -> str:
     """Return the command that resumes the run in `folder`, which has a checkpoint or will have one."""
-    return f"python -m bench {shlex.quote(f'resume={folder.absolute()}')}"
+    return f"python -m bench {setting('resume', str(folder.absolute()))}"
 
 
 def writer(folder: Path) -> Hidden | None:

@@ -19,10 +19,10 @@ from ddp.engine.modes import mode_of
 
 __all__ = ["RankTime", "Steady", "Strict", "SyncTotals", "Throughput", "Time", "TimelineTotals"]
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 """1 had no `timeline`, 2 no `record`, 3 no `goodput`; 4 divided evaluation by the first ranks; 5 counted absent ranks as
-present, 6 as idle. Within one version `analyze` maps equal records to equal results."""
-READABLE = (1, 2, 3, 4, 5, 6, 7)
+present, 6 as idle; 7 called ranks that never came late. Within one version `analyze` maps equal records to equal results."""
+READABLE = (1, 2, 3, 4, 5, 6, 7, 8)
 SINCE = {"goodput": 4}
 """Field that is computed from records -> the first version that has it."""
 MOST_RANKS = 4096
@@ -89,9 +89,7 @@ class WindowRow(Strict):
     seconds: float = Field(description="end of the window, since launch, seconds")
     round: int = Field(description="number of the round")
     steps: list[int] = Field(description="steps trained, by rank")
-    ms_per_batch: list[float | None] = Field(
-        description="busy time per step, by rank, milliseconds; null: trained none"
-    )
+    ms_per_batch: list[float | None] = Field(description="busy time per step, by rank, milliseconds; null: none")
 
 
 class GuardRow(Strict):
@@ -150,7 +148,7 @@ class FaultRow(Strict):
     )
     text: str = Field(description="what happened, one line")
     action: str = Field(default="", description="what was done, one line; empty: nothing is recorded")
-    back_s: float | None = Field(None, description="until the rank trained on, seconds; null: it did not return")
+    back_s: float | None = Field(default=None, description="until the rank trained on, seconds; null: it never did")
     earlier: bool = Field(
         default=False, description="all ranks began again after it; `seconds` is of their earlier part"
     )
@@ -195,9 +193,7 @@ class LauncherInfo(Strict):
     name: str = Field(description="torchrun, slurm, mpi, ray, or as it called itself")
     job: str = Field(description="the job by the launcher; of an array, JOB_TASK")
     hosts: list[str] = Field(description="host of each rank; its place, where the launcher does not name it")
-    clock_error_s: list[float] = Field(
-        description="most that the clock of each rank's host was off at the start, seconds"
-    )
+    clock_error_s: list[float] = Field(description="most that the clock of each rank's host was off, seconds")
 
 
 class RecordSeal(Strict):
@@ -211,7 +207,7 @@ class RecordSeal(Strict):
 class Metrics(Strict):
     """The result of one run."""
 
-    schema_version: Literal[1, 2, 3, 4, 5, 6, 7] = Field(description="version of this schema")
+    schema_version: Literal[1, 2, 3, 4, 5, 6, 7, 8] = Field(description="version of this schema")
     run_id: str = Field(description="name of the run folder; starts with w<world_size>-s<seed>-")
     status: Status = Field(description="ok; diverged (loss not finite); failed (error); killed (interrupted)")
     error: str | None = Field(description="one line; null if none")
@@ -231,9 +227,7 @@ class Metrics(Strict):
     )
     devices: list[str] = Field(description="device of each rank that became ready")
     world_size: int = Field(ge=1, le=MOST_RANKS, description="number of ranks")
-    emulated_speeds: list[float] = Field(
-        description="emulated relative speed, by rank; empty: no slow device is emulated"
-    )
+    emulated_speeds: list[float] = Field(description="emulated relative speed, by rank; empty: none is emulated")
     scripted_faults: list[str] = Field(default_factory=list, description="made on purpose, RANK@STEP:KIND; empty: none")
     timing: bool = Field(
         default=True,
@@ -273,12 +267,18 @@ class Metrics(Strict):
     )
     ledger: LedgerTotals | None = Field(default=None, description="null: the result is from before it was kept")
     late: list[int] = Field(default=[], description="ranks that joined later, in the last part of the run")
+    absent: list[int] = Field(default=[], description="ranks that never joined, in the last part of the run")
     resumed: ResumedFrom | None = Field(default=None, description="null: the run was not resumed")
     restarts: int = Field(default=0, ge=0, description="how often the launcher had restarted the processes before")
     launcher: LauncherInfo | None = Field(default=None, description="null: no launcher, or the result is from before")
     warnings: list[str] = Field(description="what a reader must know")
     nonfinite: list[str] = Field(description="fields that are null because the number was not finite")
     record: RecordSeal | None = Field(default=None, description="null: the result is from before records were sealed")
+
+    @property
+    def begun_without(self) -> list[int]:
+        """Return the ranks that were absent at the start: they joined later, or never."""
+        return sorted([*self.late, *self.absent])
 
     @model_validator(mode="before")
     @classmethod

@@ -29,10 +29,11 @@ def announced_line(spec: RunSpec) -> str:
 
 
 def ready_line(spec: RunSpec, run: RunFigures) -> str:
-    """Return the line printed when all ranks are ready."""
+    """Return the line printed when all ranks are ready that are there at the start."""
     first = run.ready[0]
     devices = "/".join(sorted({event.device for event in run.ready}))
-    ranks = f"{spec.world_size} rank{'s' * (spec.world_size > 1)}"
+    some = f"{len(run.ready)} of " if len(run.ready) < spec.world_size else ""
+    ranks = f"{some}{spec.world_size} rank{'s' * (spec.world_size > 1)}"
     through = "" if first.transport == "none" else f", averaging through {first.transport}"
     return f"{ranks} on {devices}{through}; {first.parameters:,} parameters, {first.samples:,} samples per epoch"
 

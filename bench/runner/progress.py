@@ -133,12 +133,14 @@ class ProgressDisplay:
         match record:
             case Ready():
                 self._ready.add(record.rank)
-                if len(self._ready) == spec.world_size:
+                if len(self._ready) == spec.world_size - (spec.config.get("cluster") or {}).get("absent", 0):
                     self.log(ready_line(spec, run), brief=True)
             case Failed():
                 self._failed.setdefault(record.rank, record)
             case Joined():
-                self.say(f"rank {record.rank} is back {run.since(record.at):.1f} s after launch", style="green")
+                what = "is back" if record.rank in self._ready else "has joined"
+                self._ready.add(record.rank)
+                self.say(f"rank {record.rank} {what} {run.since(record.at):.1f} s after launch", style="green")
             case Drop():
                 self.say(lost_line(spec, run, record), style="red")
                 if record.rank in self._failed:

@@ -53,9 +53,10 @@ def sized(settings: Mapping[str, Any], command: Config, own: Config) -> Config:
                 f"train.global_batch_size={each * command.world_size}, or another, beside it"
             )
         train = replace(train, batch_size=each)
-    if cluster.speeds:  # ranks that come are as fast as they can be
-        more = (command.world_size or 0) - len(cluster.speeds)
-        cluster = replace(cluster, speeds=[*cluster.speeds, *[1.0] * more])
+    if cluster.speeds:  # ranks that come are like the others, or as fast as they can be
+        size, alike = command.world_size or 0, len(set(cluster.speeds)) == 1
+        more = [cluster.speeds[0] if alike else 1.0] * (size - len(cluster.speeds))
+        cluster = replace(cluster, speeds=[*cluster.speeds[: size if alike else None], *more])
     names = [key.partition(".")[2] for key in _CLUSTER if key in settings]
     cluster = replace(cluster, **{name: getattr(command.cluster, name) for name in names})
     policy = own.policy | {key.partition(".")[2]: settings[key] for key in _POLICY if key in settings}

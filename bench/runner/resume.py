@@ -93,7 +93,11 @@ def locate(path: Path, since: float = 0.0, job: str | None = None) -> ResumeSour
         kind = TornCheckpoints if problems else NoCheckpoints if _makes_none(folders[0]) else ValueError
         raise kind(f"resume={path}: {problems[0] if problems else _none(folders[0])}; run it anew")
     folder, checkpoint = max(checkpoints, key=lambda entry: entry[1].coordinator.samples)
-    return ResumeSource(folder, read_object(folder / CONFIG), checkpoint, tuple(problems))
+    try:
+        config = read_object(folder / CONFIG)
+    except ValueError as error:
+        raise ValueError(f"resume={path}: {error}; put back a readable copy, or run it anew") from None
+    return ResumeSource(folder, config, checkpoint, tuple(problems))
 
 
 def _beside(path: Path) -> list[Path]:

@@ -266,12 +266,15 @@ def _marks(trace: Trace, stream: RunRecords, run: int) -> None:
     for verdict in stream.of(GuardVerdict):
         numbers = {"value": verdict.value, "limit": verdict.limit, "factor": verdict.factor}
         trace.mark(run, POLICY, f"guard {verdict.guard}: {verdict.verdict}", verdict.at, numbers)
+    there = set(stream.ready)
     for at, event in stream.trouble:
         if isinstance(event, Abort):
             trace.mark(run, PHASE, f"run ended: {event.reason}", at, {})
         elif isinstance(event, Joined):
-            trace.mark(event.rank, PHASE, "back", at, {"seconds": event.seconds})
-            trace.mark(run, PHASE, f"rank {event.rank} is back", at, {})
+            what, how = ("back", "is back") if event.rank in there else ("joined", "has joined")
+            there.add(event.rank)
+            trace.mark(event.rank, PHASE, what, at, {"seconds": event.seconds})
+            trace.mark(run, PHASE, f"rank {event.rank} {how}", at, {})
         elif not isinstance(event, Join | Leave | Resumed):
             text = event.error if isinstance(event, (Failed, AverageFailed)) else event.reason
             trace.mark(event.rank, PHASE, f"{type(event).__name__}: {text}", at, {})

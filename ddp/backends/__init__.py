@@ -92,7 +92,8 @@ _HERE = {name: spec for name, spec in _EXTRAS.items() if find_spec(name) is not 
 BACKENDS: Registry[BackendSpec] = Registry("backends", _OURS | _HERE, loaded(BackendSpec))
 BACKENDS.absent |= {name: name for name in _EXTRAS.keys() - _HERE.keys()}
 
-_NEEDED = "{} cannot go on without a rank; the modes of backends nccl and cpu can (nccl_sync, cpu_async, ...)"
+_NEEDED = "{} cannot go on without a rank; the modes of backends nccl and cpu can (nccl_sync, cpu_async, ...){}"
+_AGAIN = "; cluster.restart starts all ranks again, from the last checkpoint"
 
 
 def paired_backends(virtual: bool = False) -> tuple[str, ...]:
@@ -131,5 +132,5 @@ def world_of(name: str, size: int, samples: int, batch: int, epochs: int, **sett
     spec = BACKENDS[name]
     blocking, in_step = SyncKind.SNAPSHOT not in spec.sync, SyncKind.STEP in spec.sync
     if not spec.averages:
-        settings |= {"indispensable": _NEEDED.format(name), "tolerate_loss": False}
+        settings |= {"indispensable": _NEEDED.format(name, _AGAIN * spec.checkpoints), "tolerate_loss": False}
     return World(size, samples, batch, epochs, blocking, in_step, **settings)

@@ -67,9 +67,10 @@ class ReplicaComparison:
             whose = f"are not those of rank{'s' if ',' in others else ''} {others}, as they must be after every step"
             shown = "" if "," in others else ", and the same steps done again give others"
             raise Corrupted(f"its parameters {whose}{shown}: {when}")
+        three = ", on three ranks" if len(members) == PAIR else ""
         raise Corrupted(
             f"the parameters of ranks {', '.join(map(str, members))} differ, and no majority says whose are right: {when}; "
-            "go on from a checkpoint (resume=), or train on three ranks"
+            f"go on from a checkpoint of before, if there is one (resume=), or begin anew{three}"
         )
 
     def _gathered(self, value: int) -> list[int]:

@@ -29,7 +29,7 @@ def printed(out: str) -> list[str]:
 
 
 def test_what_was_interrupted_and_what_failed_say_how_to_go_on(warm: Warm, tmp_path: Path) -> None:
-    folder = tmp_path / "runs of mine"
+    folder = tmp_path / "runs, [of] {mine} ${x}"
     folder.mkdir()
     process = warm.start(folder, "-m", "bench", *WORDS, "checkpoint.spacing_s=0", env={PICTURES: "none"})
     try:

@@ -156,6 +156,7 @@ def test_a_checkpoint_of_another_model_is_one_line_and_nothing_is_lost(warm, tmp
 def test_a_run_goes_on_with_another_number_of_ranks(warm, tmp_path, mode, before, now):
     """As a run of its own, whose results, checks and audit are right; the one before is not touched."""
     words = (*SMALL[:2], *SMALL[3:], "train.batch_size=24", f"mode={mode}", f"world_size={before}", "train.epochs=12")
+    words = (*words, "cluster.step_s=0.002")
     hidden = killed(warm, tmp_path, *words, "checkpoint.every=5", "checkpoint.unit=averages", checkpoint=1)
     code, out, err = command(warm, tmp_path, f"resume={place(hidden)}", f"world_size={now}", *QUIET)
     assert (code, err) == (0, ""), out

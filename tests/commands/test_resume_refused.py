@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from bench.command import cli
+from bench.config.config import Choice, ClusterConfig, Config, ModelConfig
 from bench.results.chain import unlinked
 from bench.results.writer import RunWriter
 from bench.runner.earlier_records import earlier
-from bench.runner.resized import lineage, resizes
+from bench.runner.resized import lineage, resizes, sized
 from bench.runner.resume import ResumeSource, agree, locate
 from ddp.checkpoint.checkpoint import find
 from ddp.core.messages.commands import Drop
@@ -199,6 +200,17 @@ def test_a_mode_that_cannot_be_is_one_line(tmp_path, capsys, strange):
     writer.discard()
 
 
+@pytest.mark.parametrize("content", [None, '{"seed": 0, '])
+def test_a_configuration_that_is_lost_says_what_to_do(bench: Bench, capsys, left, content):
+    (left / "config.json").unlink()
+    if content is not None:
+        (left / "config.json").write_text(content)
+    assert bench(f"resume={left}", *QUIET) == 2
+    err = capsys.readouterr().err
+    assert err.endswith("; put back a readable copy, or run it anew\n")
+    assert err.count("\n") == 1
+
+
 SAVED = {"world_size": 3, "train": {"batch_size": 32, "accumulate": 2}}
 
 
@@ -209,6 +221,23 @@ def test_what_a_run_keeps_of_the_numbers_of_ranks_before():
     again = SAVED | {"world_size": 2, "resized": first}
     assert lineage(again, 2, 1_200) == first
     assert [each["world_size"] for each in lineage(again, 4, 1_200)] == [3, 2]
+
+
+@pytest.mark.parametrize(
+    ("speeds", "now", "wanted"),
+    [
+        ([1.0, 1.0, 1.0], 2, [1.0, 1.0]),
+        ([0.5, 0.5, 0.5], 4, [0.5] * 4),
+        ([1.0, 1.0, 0.5], 4, [1.0, 1.0, 0.5, 1.0]),
+        ([1.0, 1.0, 0.5], 2, [1.0, 1.0, 0.5]),
+        ([], 2, []),
+    ],
+)
+def test_speeds_that_are_alike_are_those_of_any_number_of_ranks(speeds, now, wanted):
+    """Those that cluster.step_s had filled in were refused. Unequal ones are for their owner to choose."""
+    own = Config(ModelConfig("mlp"), Choice("elche"), {"name": "cadence"}, Choice("nccl"), world_size=3)
+    own = replace(own, cluster=ClusterConfig(speeds=speeds))
+    assert sized({"world_size": now}, replace(own, world_size=now), own).cluster.speeds == wanted
 
 
 @pytest.mark.parametrize(("before", "now"), [(1, 2), (3, 1)])

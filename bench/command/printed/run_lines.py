@@ -125,7 +125,7 @@ def _row(cell: Cell) -> list[str]:
     return [
         cell.name,
         str(len({run.metrics.seed for run in cell.runs})),
-        f"{cell.status}, a rank raised" if errors else cell.status,
+        f"{cell.status}, a rank failed" if errors else cell.status,
         f"{number_format.metric(cell.eval.mean)}{spread}",
         _rate(cell.speed.mean),
         _number(cell.sample(lambda m: m.throughput.efficiency).mean, ".2f"),

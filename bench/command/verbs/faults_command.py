@@ -66,7 +66,7 @@ def faults(options: argparse.Namespace) -> Exit:
     worlds = WORLDS if options.world == EVERY_WORLD else (options.world,)
     with usage():
         _check_report(options.report or options.out)
-        wanted = _wanted(options)
+        wanted = _wanted(options, worlds)
         sizes = {world: _sizes(options, world) for world in worlds}
         if not 1 <= options.jobs <= MOST_JOBS:
             raise ValueError(f"--jobs {options.jobs}: give a whole number from 1 to {MOST_JOBS}")
@@ -74,8 +74,11 @@ def faults(options: argparse.Namespace) -> Exit:
     try:
         for world in worlds:
             _play(wanted, sizes[world], world, store, options.jobs)
-    finally:  # of what was interrupted, too
+    except BaseException:
         _write(options, store, wanted, worlds)
+        print(f"cut short: the same command plays the rest{', without --fresh' * options.fresh}", flush=True)
+        raise
+    _write(options, store, wanted, worlds)
     return Exit.OK if all(result.good for result in store.found.values()) else Exit.REGRESSION
 
 
@@ -132,14 +135,18 @@ def _player(world: str) -> Player:
     return play_processes
 
 
-def _wanted(options: argparse.Namespace) -> list[FaultCell]:
-    """Return the cells that the options select. Raises ValueError for unknown names."""
+def _wanted(options: argparse.Namespace, worlds: Sequence[str]) -> list[FaultCell]:
+    """Return the cells that the options select. Raises ValueError for unknown names, or if no cell has a meaning."""
     names = {name: _names(name, getattr(options, name), every) for name, every in CHOICES.items()}
-    return [
+    chosen = [
         cell
         for cell in cells(list(names["modes"]))
         if cell.kind in names["kinds"] and cell.phase in names["phases"] and cell.ranks in names["ranks"]
     ]
+    if all(meaningless(cell, world) for cell in chosen for world in worlds):
+        first, why = chosen[0], meaningless(chosen[0], worlds[0])
+        raise ValueError(f"nothing to play: no cell of these has a meaning ({first}: {why}); choose others")
+    return chosen
 
 
 def _names(option: str, text: str | None, every: tuple[str, ...]) -> tuple[str, ...]:

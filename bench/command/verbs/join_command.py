@@ -15,6 +15,7 @@ from bench.base.exitcodes import Exit
 from bench.base.number_format import plural
 from bench.base.usage import UsageError, path_of, usage
 from bench.command.parser import Parser
+from bench.config.overrides import setting
 from bench.results.lease import alive, in_making
 from bench.results.runfolder import CONFIG, EVENTS, FAILED, read_object, writer
 from ddp.backends import BACKENDS
@@ -188,7 +189,7 @@ def _check_launcher(header: RunHeader | None, folder: Path) -> None:
         place = folder.with_name(own.name) if own is not None else folder
         raise ValueError(
             f"{folder}: {name} has started its ranks, and none can join: end the run, and start it with more processes "
-            f"under {name}, with resume={place} to go on from its last checkpoint"
+            f"under {name}, with {setting('resume', str(place))} to go on from its last checkpoint"
         )
 
 

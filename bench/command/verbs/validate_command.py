@@ -84,8 +84,8 @@ def _junit(place: Path, judgement: Judgement) -> None:
 def _with_missing(judgement: Judgement, options: argparse.Namespace, runs: Sequence[Run]) -> Judgement:
     """Add the planned but missing runs of an experiment: as a verdict if the user named the experiment, else as a
     remark."""
+    from bench.config.overrides import setting
     from bench.results.planned import planned
-    from bench.results.rerun_command import setting
     from bench.validate.verdicts.verdict import EXITS, Verdict
 
     plan = planned(options.path[0], options.experiment, presets=options.config_dir)
@@ -221,7 +221,7 @@ def some_runs(path: Path) -> tuple[list[Run], list[str]]:
 def _remedy(path: Path) -> str:
     """Return advice for a folder without runs: resume a killed run if there is one; train one if the folder is
     empty."""
-    from bench.results.rerun_command import setting
+    from bench.config.overrides import setting
 
     begun = unfinished(path)
     for place, maker in begun:

@@ -102,9 +102,9 @@ def missing(rows: Sequence[FaultRow]) -> set[int]:
 
 
 def raised(rows: list[FaultRow]) -> list[str]:
-    """Return one line for each rank whose program raised and without which the run went on."""
+    """Return one line for each rank that failed by itself and without which the run went on."""
     return [
-        f"rank {row.rank} raised {row.text}, and the run went on without it"
+        f"rank {row.rank}{' raised' if _EXCEPTION.match(row.text) else ':'} {row.text}, and the run went on without it"
         for row in rows
         if row.kind == "failed" and went_on(row)
     ]

@@ -119,7 +119,7 @@ def _amiss(sets: Sets | None, run: Run, known: Records, data: DataContent) -> It
         yield from _unlike(sets, data)
     yield from _by_rank(known)
     whole = lost_nobody(run.metrics)
-    lost = set() if whole else {fault.rank for fault in run.metrics.faults} | set(run.metrics.late)
+    lost = set() if whole else {fault.rank for fault in run.metrics.faults} | set(run.metrics.begun_without)
     yield from reported_otherwise(known, lost)
     if whole:
         if known.trained and not known.resumed and (untold := _untold(known)):

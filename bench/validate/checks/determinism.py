@@ -37,7 +37,7 @@ def promised(m: Metrics, config: Mapping[str, Any]) -> bool:
     strict = group_of(config, "train").get("deterministic") is True
     if not strict and any(device.startswith("cuda") for device in m.devices):
         return False  # PyTorch's kernels may add in any order
-    return alike and not m.faults and not m.scripted_faults and not m.late
+    return alike and not m.faults and not m.scripted_faults and not m.begun_without
 
 
 def trace(m: Metrics) -> dict[str, Any]:

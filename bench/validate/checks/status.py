@@ -84,7 +84,7 @@ def _unallowed(run: Run, read: _Read) -> str:
     first = next(filter(went_on, m.faults), None)
     if m.status != "ok" or first is None or m.resumed is not None:
         return ""
-    if first.kind == "dropped" and not costly(m) and first.rank not in m.late:
+    if first.kind == "dropped" and not costly(m) and first.rank not in m.begun_without:
         return f"seed {m.seed}: rank {first.rank} did not follow its orders and was dropped: {first.text:.200}"
     if isinstance(cluster, dict) and cluster.get("tolerate_loss") is False:
         return f"seed {m.seed}: the run went on without rank {first.rank}, although cluster.tolerate_loss is false"
@@ -133,7 +133,7 @@ def _taken(run: Run, read: _Read) -> list[tuple[Fault, list[int]]]:
 
 def _again(m: Metrics) -> bool:
     """Return whether the records are of a part of the run's steps: ranks came later, or the run began again."""
-    return bool(m.late or m.resumed) or any(line.startswith(BEGAN_ANEW) for line in m.warnings)
+    return bool(m.begun_without or m.resumed) or any(line.startswith(BEGAN_ANEW) for line in m.warnings)
 
 
 def _ended(m: Metrics) -> str:

@@ -60,7 +60,7 @@ def _allowed(run: Run, known: Records) -> float:
 def formula(run: Run) -> int | None:
     """Return the bytes that all ranks send by the formula; None where it does not apply, as when a rank joined
     later."""
-    return None if run.metrics.late else volume.formula(run.metrics, run.config)
+    return None if run.metrics.begun_without else volume.formula(run.metrics, run.config)
 
 
 def _beyond(m: Metrics, groups: Sequence[SketchGroup]) -> float:

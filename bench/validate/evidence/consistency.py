@@ -30,6 +30,8 @@ PRESENCE = 6
 """First version of results in which a rank that is absent does not count as present."""
 OF_PRESENCE = ("breakdown", "time_s.rank_wall", "time_s.checkpoint", "throughput.efficiency")
 """Fields in which that makes a difference."""
+JOINED = 8
+"""First version of results in which only ranks that joined are `late`, and a warning names the others."""
 OF_IDLE = ("timeline.", "throughput.steady", "goodput", "faults")
 """Fields in which it makes a difference that idle time and steady state leave out the absence of ranks, that goodput counts
 it in runs that were cut short, too, and that collectives which end for a rank that joins are no faults."""
@@ -132,10 +134,21 @@ def _is_earlier(field: str, recorded: object, recomputed: object, run: Run) -> b
     present = run.metrics.status == "ok" and lost_nobody(run.metrics)
     if version < IDLE_WHILE_PRESENT and field.startswith(OF_IDLE) and not present:
         return True
+    if version < JOINED and run.metrics.late and _never_came(field, recorded, recomputed):
+        return True
     if recorded is not msgspec.UNSET:
         return False
     known = Metrics.model_fields.get(field)
     return recomputed is None or version < SINCE.get(field, 0) or (known is not None and recomputed == known.default)
+
+
+def _never_came(field: str, recorded: object, recomputed: object) -> bool:
+    """Return whether a field differs as a rank that never came was late, and no warning named it."""
+    if isinstance(recorded, list) and isinstance(recomputed, list):
+        return (field == "late" and set(recomputed) < set(recorded)) or (
+            field == "warnings" and recorded == recomputed[1:]
+        )
+    return field == "absent" and recorded is msgspec.UNSET
 
 
 def _counted_otherwise(field: str, run: Run) -> bool:

@@ -79,7 +79,7 @@ def records(run: Run, lost: bool = False) -> Records | None:
 
 def lost_nobody(m: Metrics) -> bool:
     """Return whether a run had all its ranks, undamaged, from beginning to end; slow ranks count as present."""
-    return not (m.faults or m.late or costly(m))
+    return not (m.faults or m.begun_without or costly(m))
 
 
 def costly(m: Metrics) -> bool:

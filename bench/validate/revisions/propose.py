@@ -110,7 +110,7 @@ def _sound(cell: Cell, dirty: bool) -> list[Run]:
     if len(cell.ok) < MIN_SEEDS:
         few = f"{len(cell.ok)} seeds, a baseline needs {MIN_SEEDS}"
         raise ValueError(f"{name}: {few}, and 20 to be more than provisional")
-    if any(m.emulated_speeds or m.scripted_faults or m.faults or m.resumed or m.late for m in cell.ok):
+    if any(m.emulated_speeds or m.scripted_faults or m.faults or m.resumed or m.begun_without for m in cell.ok):
         raise ValueError(
             f"{name}: trained with slowed devices, with faults or from a checkpoint, so it cannot be a baseline"
         )

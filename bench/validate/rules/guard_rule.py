@@ -33,7 +33,7 @@ def against_guard(m: Metrics, known: Records, settings: Mapping[str, JsonValue])
     """Name the recorded verdict that differs from the recomputed one, or the window that grew against a verdict; empty:
     none. Resumed runs are not judged, as the divergences before the checkpoint are not known."""
     threshold = settings.get("divergence_threshold")
-    if m.elche is None or m.resumed or m.late or not isinstance(threshold, float) or not known.closed:
+    if m.elche is None or m.resumed or m.begun_without or not isinstance(threshold, float) or not known.closed:
         return ""
     name = "none" if settings.get("no_divergence_guard") else settings.get("guard")
     if name not in ("level", "growth", "none"):

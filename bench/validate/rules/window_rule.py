@@ -28,7 +28,13 @@ def off_rule(m: Metrics, known: Records, settings: Mapping[str, JsonValue]) -> s
     """Name the order that is longer than the rule allows, or say that most are shorter; empty: none. Resumed runs are
     not judged, as their learning rate stepped back."""
     base, alpha = settings.get("base"), settings.get("alpha")
-    if m.elche is None or m.resumed or m.late or not isinstance(base, int) or not isinstance(alpha, int | float):
+    if (
+        m.elche is None
+        or m.resumed
+        or m.begun_without
+        or not isinstance(base, int)
+        or not isinstance(alpha, int | float)
+    ):
         return ""
     most = longest_window(m, known)
     short, last, rounds = 0, "", 0
@@ -46,7 +52,7 @@ def apart_from_settings(m: Metrics, known: Records, settings: Mapping[str, JsonV
     """Name the order with a rank too far ahead, other ratios than configured, or too small an anchor; empty: none."""
     lead, parts = settings.get("max_batch_diff"), settings.get("partition_ratios")
     least = settings.get("min_anchor") or settings.get("anchor")
-    if m.elche is None or m.late:
+    if m.elche is None or m.begun_without:
         return ""
     nudged, most = m.resumed or any(row.verdict == "nudge" for row in m.elche.guard), longest_window(m, known)
     for plan in m.elche.plans:
@@ -68,7 +74,7 @@ def apart_from_speeds(m: Metrics, known: Records, settings: Mapping[str, JsonVal
     set_otherwise = settings.get("max_batch_diff") is not None or settings.get("partition_ratios")
     # Policies that size windows by the learning rate do not use speeds.
     plain = "speed_hint" in settings and "base" not in settings and settings.get("dispatch") == "progressive"
-    if not plain or set_otherwise or m.resumed or m.late or m.scripted_faults or m.engine != "elche":
+    if not plain or set_otherwise or m.resumed or m.begun_without or m.scripted_faults or m.engine != "elche":
         return ""
     rounds = [event for event in known.closed if event.round >= BEGIN and min(event.steps) >= STEPS]
     if len(rounds) < ROUNDS:

@@ -88,8 +88,8 @@ def apart(
     units = np.array([UNITS.get(group.dtype, UNITS["float32"]) for group in groups]).reshape(-1, 2)
     least = units[:, 1] * np.sqrt([group.elements for group in groups])
     sizes = np.maximum(wanted.sizes, np.where(np.isfinite(actual.sizes), actual.sizes, 0.0))
-    allowed = SAFETY * (roundings * (units[:, 0] * sizes + least) + room)
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore"):  # what is not finite is judged below
+        allowed = SAFETY * (roundings * (units[:, 0] * sizes + least) + room)
         stored = 2 * SINGLE * (wanted.magnitudes + np.nan_to_num(actual.magnitudes))
         limits = allowed[:, None] + stored + np.finfo(np.float64).tiny
         times = np.abs(actual.sums - wanted.sums) / limits

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.base.number_format import plural
+from bench.config.overrides import setting
 from bench.results.cells import Cell
-from bench.results.rerun_command import command, script_of, setting
+from bench.results.rerun_command import command, script_of
 from bench.results.runfolder import Run
 from bench.validate.statistics.significance import GATING_SEEDS
 

@@ -30,6 +30,7 @@ PRINTED = {
     "command/verbs/more_command.py",  # run by tests/bench/command/test_more.py
     "command/run.py",  # `dashboard` and the output folder
     "results/rerun_command.py",
+    "results/analyze.py",  # `join`, run by tests/commands/test_join.py
     "results/runfolder.py",  # run by tests/commands/test_going_on.py and tests/bench/command/test_full_disk.py
     "command/printed/summary.py",
     "validate/verdicts/next_runs.py",

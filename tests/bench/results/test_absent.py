@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from bench.report import write_report
 from bench.results.analysis.breakdown import absences
@@ -16,6 +19,7 @@ from bench.results.analysis.stream import sort
 from bench.results.analysis.timeline import overlap
 from bench.results.analyze import analyze
 from bench.results.schema import Metrics
+from bench.runner.progress import ProgressDisplay
 from bench.timeline.figure import _bars
 from bench.timeline.lanes import PHASE, make_trace
 from bench.validate.checks.breakdown import FRACTIONS
@@ -89,7 +93,7 @@ def causes(metrics: Metrics, rank: int) -> dict[str, tuple[float, int | None]]:
 def test_a_rank_that_joins_later_is_absent_until_then() -> None:
     """Such a run had no breakdown."""
     metrics = result(absent=1, offers=(10.0,))
-    assert metrics.late == [2]
+    assert (metrics.late, metrics.absent, metrics.warnings) == ([2], [], [])
     first, second, late = metrics.breakdown
     assert (first.absent, second.absent) == (0.0, 0.0)
     assert late.absent * metrics.time_s.rank_wall[2] == pytest.approx(10.0 + START_S)
@@ -101,7 +105,8 @@ def test_a_rank_that_joins_later_is_absent_until_then() -> None:
 
 def test_a_rank_that_never_came_was_absent_all_the_time() -> None:
     metrics = result(absent=1)
-    assert metrics.late == [2]
+    assert (metrics.late, metrics.absent, metrics.begun_without) == ([], [2], [2]), "it was called late"
+    assert metrics.warnings == ["rank 2 never came: while a run lasts, python -m bench join RUN offers a process"]
     assert (metrics.breakdown[2].absent, metrics.breakdown[2].other) == (1.0, 0.0)
     assert metrics.breakdown[0].compute > 0.9
 
@@ -216,6 +221,19 @@ def test_the_timeline_shows_when_a_rank_was_absent() -> None:
     assert (2, PHASE) not in make_trace(sort((), 0.0), SPEC, 0.0).lanes()
 
 
+def test_a_person_is_told_who_has_joined_and_who_is_back() -> None:
+    records, _ = played(1, offers=(10.0,), deaths=((30.5, 1),))
+    out = io.StringIO()
+    with ProgressDisplay(replace(SPEC, config={"cluster": {"absent": 1}}), Console(file=out), out) as display:
+        for record in records:
+            display.update(record)
+    said = out.getvalue()
+    assert "2 of 3 ranks on " in said
+    assert said.index("rank 2 has joined") < said.index("rank 1 is back")
+    marks = {mark[3] for mark in make_trace(sort(records, 0.0), SPEC, 0.0).marks}
+    assert {"rank 2 has joined", "rank 1 is back"} <= marks
+
+
 def test_the_picture_shows_it_too() -> None:
     """It was blank there: `not measured`."""
     records, ended = played(1, offers=(10.0,), deaths=((30.5, 1),))
@@ -229,12 +247,9 @@ def test_the_picture_shows_it_too() -> None:
 
 def test_gaps_of_ranks_that_come_and_go_add_up() -> None:
     metrics = result(absent=1, wire_s=0.25, offers=(10.0,), deaths=((30.5, 1),))
-    assert [
-        round(rank.absent * wall, 6) for rank, wall in zip(metrics.breakdown, metrics.time_s.rank_wall, strict=True)
-    ] == [
-        *(0.0, START_S),
-        10.0 + START_S,
-    ]
+    walls = zip(metrics.breakdown, metrics.time_s.rank_wall, strict=True)
+    away = [round(rank.absent * wall, 6) for rank, wall in walls]
+    assert away == [0.0, START_S, 10.0 + START_S]
     assert "orders: state" in causes(metrics, 1).keys() & causes(metrics, 2).keys()
     assert metrics.timeline is not None
     assert {row.by for row in metrics.timeline.idle if row.cause == "fault"} <= {1, None}, "no survivor went wrong"

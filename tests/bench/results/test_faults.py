@@ -15,7 +15,7 @@ from bench.base.console import VERBOSITY
 from bench.base.exitcodes import Exit
 from bench.command.printed import summary
 from bench.report import write_report
-from bench.results.analysis.faults import faults
+from bench.results.analysis.faults import faults, raised
 from bench.results.analysis.stream import sort
 from bench.results.rerun_command import command
 from bench.results.runfolder import find_runs
@@ -178,11 +178,17 @@ def test_a_rank_that_raised_is_told_of_before_all_else(tmp_path: Path, capsys: p
     summary.show_run(printed, summary.CellOutcome("a", Exit.OK, folder, metrics))
     assert capsys.readouterr().out.strip().splitlines()[0] == f"error     {said}"
     summary.show_sweep(printed, [summary.CellOutcome("a", Exit.OK, folder, metrics)])
-    assert "1 ok, a rank raised " in capsys.readouterr().out
+    assert "1 ok, a rank failed " in capsys.readouterr().out
     summary.judge(printed, tmp_path / "runs", tmp_path / "none", [folder])
     assert capsys.readouterr().out.splitlines()[0].startswith(f"verdict   {said}; ")
     (verdict,) = [v for v in judge([folder], tmp_path / "none.json").verdicts if v.check == "status"]
     assert (verdict.name, verdict.line.split(";")[0]) == ("FAIL", f"seed 0: {said}")
+
+
+def test_a_flipped_bit_is_no_exception(tmp_path: Path) -> None:
+    words = "its parameters are not those of ranks 0, 2: a bit has flipped"
+    metrics = make_metrics(SPEC, bereft(events.Failed(0.0, 1, words, words), words))
+    assert raised(metrics.faults) == [f"rank 1: {words}, and the run went on without it"]
 
 
 def test_a_machine_that_is_lost_is_no_error_of_the_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

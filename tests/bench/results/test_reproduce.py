@@ -18,11 +18,12 @@ from bench.base.paths import CONF
 from bench.config.composed import register, typed
 from bench.config.config import Choice, ClusterConfig, Config, DataConfig, ModelConfig, ProfileConfig, TrainConfig
 from bench.config.config_checks import Machine
+from bench.config.overrides import setting
 from bench.config.plan import plan
 from bench.config.spec import RunSpec
 from bench.models.data import DATA
-from bench.results.rerun_command import command, setting
-from bench.results.runfolder import Run
+from bench.results.rerun_command import command
+from bench.results.runfolder import Run, resuming
 from ddp.core.settings.averaging import Averaging
 from ddp.core.settings.loader import Loading
 from tests.bench.planned import SETUP
@@ -37,7 +38,7 @@ MODES = {  # name -> (engine, policy, backend)
     "torch_ddp": ("torch_ddp", "cadence", "nccl"),
 }
 RATES = st.floats(1e-9, 1e6)
-TEXTS = st.text(st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp"), exclude_characters="$"), min_size=1)
+TEXTS = st.text(st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp")), min_size=1)
 AVERAGING = st.one_of(
     st.builds(Averaging, gamma=st.floats(0, 9), wire=st.sampled_from(["float64", "float32", "bfloat16"])),
     st.builds(Averaging, outer=st.just("nesterov"), outer_lr=RATES | st.none(), optimizer_state=st.booleans()),
@@ -148,6 +149,25 @@ def test_a_folder_of_somebody_else_gives_a_command_and_no_more() -> None:
     assert words[3:6] == ["model='mlp; touch x'", "mode=nccl_cadence", "world_size=2"]
     assert "recipe='$(touch y)'" in words
     assert setting("a", "x y") == "'a='\"'\"'x y'\"'\"''"
+
+
+def test_a_path_is_text_whatever_is_in_it() -> None:
+    """A comma, a bracket or `${` in the folder's name, and the printed command was refused."""
+    for name in ("a, b", "[a]", "{a: b}", "${a}", "\\${a", "\\\\${a} \\", "$", 'it\'s "a" = b'):
+        (word,) = shlex.split(resuming(CONF / name))[3:]
+        override = OverridesParser.create().parse_override(word)
+        assert OmegaConf.create({"it": override.value()})["it"] == str(CONF / name)
+
+
+def test_how_often_a_rank_is_restarted_is_a_number() -> None:
+    spec = planned(
+        Config(
+            ModelConfig("mlp"), Choice("elche"), {"name": "cadence"}, Choice("nccl"), cluster=ClusterConfig(restart="2")
+        )
+    )
+    words = command([folder(spec)])
+    assert " cluster.restart=2 " in words
+    assert planned(resolved(shlex.split(words)[3:])).config_hash == spec.config_hash
 
 
 def test_numbers_are_short_where_that_says_all() -> None:

@@ -71,8 +71,14 @@ def test_the_one_of_two_processes_comes_back_with_the_state_of_the_other(play: P
 
 @pytest.mark.usefixtures("in_process")
 def test_two_ranks_that_both_changed_end_the_run_and_say_what_to_do(play: Play) -> None:
-    with pytest.raises(EngineError, match=r"no majority says whose are right.*resume="):
+    with pytest.raises(EngineError, match=r"no majority says whose are right.*resume=.*begin anew, on three ranks"):
         play("sync", "nccl", compare=EVERY, faults=(parse("0@5:flip*3"), parse("1@6:flip")))
+
+
+@pytest.mark.usefixtures("in_process")
+def test_three_ranks_without_a_majority_are_not_told_to_be_three(play: Play) -> None:
+    with pytest.raises(EngineError, match=r"of ranks 0, 1, 2 differ.*if there is one \(resume=\), or begin anew$"):
+        play("sync", "nccl", world_size=3, compare=EVERY, faults=(parse("0@5:flip*3"), parse("1@6:flip")))
 
 
 def two(parameters: Iterable[Tensor], lr: float) -> Several:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ddp.backends import paired_backends
+from ddp.backends import BACKENDS, paired_backends
 from ddp.core.errors import RankFailed, RankLost
 from ddp.core.messages.commands import Drop
 from ddp.core.messages.events import Failed, Finished
@@ -132,8 +132,9 @@ def test_who_is_left_alone_and_killed_did_not_raise(play: Play) -> None:
 @pytest.mark.parametrize("name", NEEDING)
 def test_a_mode_that_needs_every_rank_says_so_and_which_do_not(play: Play, name: str) -> None:
     said = rf"rank 1: its process is gone \(killed by signal 9\); {name} cannot go on without a rank; .*nccl_sync"
-    with pytest.raises(RankLost, match=said):
+    with pytest.raises(RankLost, match=said) as ended:
         play("sync", name, faults=(Fault(1, 2, "crash"),))
+    assert ("cluster.restart starts all ranks again" in str(ended.value)) == BACKENDS[name].checkpoints
 
 
 def of(work: Callable[[], Any]) -> str:

@@ -193,7 +193,11 @@ def test_what_an_earlier_version_counted_otherwise_is_no_edit(tmp_path: Path, ve
 
 
 @pytest.mark.parametrize(
-    ("version", "which", "refused"), [(5, "speed", False), (6, "speed", True), (6, "idle", False), (7, "idle", True)]
+    ("version", "which", "refused"),
+    [
+        *((5, "speed", False), (6, "speed", True), (6, "idle", False), (7, "idle", True)),
+        *((7, "late", False), (8, "late", True)),
+    ],
 )
 def test_a_result_of_a_version_that_knew_no_absence_is_no_edit(
     tmp_path: Path, version: int, which: str, refused: bool
@@ -206,6 +210,8 @@ def test_a_result_of_a_version_that_knew_no_absence_is_no_edit(
     body["schema_version"] = version
     if which == "speed":
         body["throughput"]["efficiency"] *= 0.7
+    elif which == "late":  # so was a rank that never came
+        body["late"] = [1]
     else:  # absence was idle time
         body["timeline"]["idle"][0]["seconds"] += 1.0
     for rank in body["breakdown"] if version == 5 else ():

@@ -87,7 +87,7 @@ def test_the_check_of_data_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def judged(made: list[Progress], samples: int = DATA.training.samples) -> Any:
         known = Records(ready=[Ready(0.0, 0, samples, 10, "", "cpu", "", data=DATA)], progress=made, plans=[PLAN])
-        metrics = SimpleNamespace(seed=3, faults=[], late=[], scripted_faults=[], epochs_planned=3)
+        metrics = SimpleNamespace(seed=3, faults=[], begun_without=[], scripted_faults=[], epochs_planned=3)
         monkeypatch.setattr(derivation, "records", lambda run, lost: known)
         cell = SimpleNamespace(runs=[SimpleNamespace(metrics=metrics)])
         return data.check(Case(cast(Any, cell), None))
