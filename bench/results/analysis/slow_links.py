@@ -47,12 +47,12 @@ def _moved(row: dict[str, float], cause: str, spent: float) -> None:
 
 def _became_slow(rows: Rows, slices: Slices, slow: Sequence[SlowRank]) -> None:
     """Count, of the collectives since a link became slow, what they took longer than before. The slowest link counts."""
-    found = sorted((each for each in slow if each.cause == LINK and each.factor > 1), key=lambda each: -each.factor)
-    for rank, row in enumerate(rows if found else ()):
+    ranks = sorted((each for each in slow if each.cause == LINK and each.factor > 1), key=lambda each: -each.factor)
+    for rank, row in enumerate(rows if ranks else ()):
         mine = slices.places(rank)
         mine = mine[slices.kind[mine] == "exchange"]
         wire = union(slices.wire_start[mine], slices.stop[mine])
-        for each in found:
+        for each in ranks:
             when: Stretches = np.array([each.since]), np.array([inf if each.healed is None else each.healed])
             longer = seconds(intersection(wire, when)) * (1 - 1 / each.factor)
             _moved(row, f"{OVER_SLOW_LINK}{each.rank}", longer)
@@ -66,9 +66,9 @@ def _set_slow(rows: Rows, slices: Slices, links: Links) -> list[str]:
         members[number].add(int(slices.rank[place]))
     lines = dict[LinkRule, str]()
     for place, number in zip(places.tolist(), collective.tolist(), strict=True):
-        found = bound(links, tuple(sorted(members[number])), int(slices.bytes[place]))
-        if found is not None:
-            rule, whole, lost = found
+        limit = bound(links, tuple(sorted(members[number])), int(slices.bytes[place]))
+        if limit is not None:
+            rule, whole, lost = limit
             took = float(slices.stop[place] - slices.wire_start[place])
             _moved(rows[int(slices.rank[place])], f"{BOUND_BY}{rule}", min(lost, took))
             other = f"{1e3 * (whole - lost):.3g} ms if it were as fast as the others"
