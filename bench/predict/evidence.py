@@ -47,6 +47,8 @@ class CalibratedRun:
 
     calibration: Calibration
     rate: float
+    launched: float = 0.0
+    """When it was launched, on the clock of its records; no other run of its seed has the same."""
 
     def error(self, cores: int | None = None) -> float:
         """Return the relative error of the prediction of the run itself."""
@@ -81,6 +83,12 @@ class CalibratedCell:
     def error(self, cores: int | None = None) -> float:
         """Return the mean relative error of predictions of the runs themselves."""
         return fmean(run.error(cores) for run in self.runs)
+
+
+def distinct(runs: Sequence[CalibratedRun]) -> list[CalibratedRun]:
+    """Return the runs in order, each once, as copies of one run show no scatter."""
+    every = {(run.calibration.spec.run_id, run.launched): run for run in reversed(runs)}
+    return [run for run in runs if run in every.values()]
 
 
 def grouped(runs: Sequence[CalibratedRun]) -> list[CalibratedCell]:

@@ -12,6 +12,8 @@ from ddp.settings import known
 
 def check(stream: RunRecords, spec: RunSpec) -> None:
     """Raise ValueError if a run cannot be calibrated on."""
+    if spec.source:
+        raise ValueError(f"its source is {spec.source}, so its times were not measured: give a real run")
     if spec.world_size < 2 or spec.backend is None or len(stream.ready) < spec.world_size:
         raise ValueError("it has no ranks that meet: calibrate on a run of two ranks or more of backend nccl or cpu")
     if len(spec.speeds) not in (0, spec.world_size):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from bench.predict.calibration import Calibration
+from bench.predict.dated import DatedSimulation
 from bench.predict.steptimes import LENGTH, WARM, asleep, mean_of, resampled, slow_part
 from bench.predict.traces import TracedSteps
 from ddp.backends import world_of
@@ -143,8 +144,7 @@ def play(cell: PredictedCell, calibration: Calibration, seed: int, assumed: Assu
         checkpoints=Checkpointing(**config["checkpoint"]) if config.get("checkpoint") else None,
     )
     records, slices = list[tuple[float, Record]](), list[Slice]()
-    begin = calibration.start_s
-    worked = [0.0] * cell.ranks
+    begin, worked = calibration.start_s, [0.0] * cell.ranks
     in_step = averages_in_step(cell, calibration)
     size = calibration.bytes if not calibration.snapshots else 2 * calibration.bytes
 
@@ -169,9 +169,9 @@ def play(cell: PredictedCell, calibration: Calibration, seed: int, assumed: Assu
         handed = bytes_of(cell, calibration) if kind == "exchange" else 0
         slices.append(Slice(begin + start, rank, kind, stop - start, seq, handed))
 
-    policy = make_policy(cell.policy, dict(cell.settings))
-    costs = costs_of(cell, calibration, seed, assumed)
-    simulation = Simulation(policy, world, costs, keep=False, tick_s=math.inf, limit_s=math.inf)
+    policy, costs = make_policy(cell.policy, dict(cell.settings)), costs_of(cell, calibration, seed, assumed)
+    make = Simulation if in_step else DatedSimulation
+    simulation = make(policy, world, costs, keep=False, tick_s=math.inf, limit_s=math.inf)
     simulation.measured, simulation.listen = measured, listen
     simulation.run()
     records.insert(0, (0.0, Launched(0.0)))

@@ -51,7 +51,8 @@ def predicted_spec(cell: PredictedCell, calibration: Calibration) -> RunSpec:
 
 def records_of(played: PlayedCell) -> list[Record]:
     """Return the records of a played cell in order of time, followed by its slices."""
-    return [*(record for _, record in played.records), *played.slices]
+    dated = sorted(played.records, key=lambda arrived: getattr(arrived[1], "at", arrived[0]))
+    return [*(record for _, record in dated), *played.slices]
 
 
 def other_links(cell: PredictedCell, calibration: Calibration) -> bool:

@@ -92,6 +92,16 @@ def resuming(folder: Path) -> str:
     return f"python -m bench {setting('resume', str(folder.absolute()))}"
 
 
+def unended(folder: Path) -> str:
+    """Return what there is to do about a run whose records have no end: it is going on, or was killed."""
+    if (maker := writer(folder)) is not None:
+        return f"it has not ended: process {maker.process} is at it; wait for it"
+    more = going_on(folder)
+    return (
+        f"it was killed before its end; {f'go on with it: {more}' if more else 'it has no checkpoint: train it again'}"
+    )
+
+
 def writer(folder: Path) -> Hidden | None:
     """Return the process that writes a hidden folder, if it may live. A process of this host that began after the last
     record has only inherited the process id."""

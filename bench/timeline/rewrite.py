@@ -40,8 +40,8 @@ def export(path: Path, name: str) -> list[Path]:
 
 def _written(folder: Path, write: Callable[[Path, Sequence[Record], Named, float], T]) -> T:
     spec, timed = about(folder), records(folder)
-    if len(timed) < max(2, _sealed(folder)):
-        raise ValueError(f"{folder / EVENTS}: not the records of a run to its end; nothing is written")
+    if len(timed) < 2:
+        raise ValueError(f"{folder / EVENTS}: not the records of a run; nothing is written")
     launched = launched_at(folder)
     if launched is None:
         launched = min((at for at, _ in timed), default=0.0)
@@ -80,11 +80,16 @@ def _age(folder: Path) -> float:
 
 
 def records(folder: Path) -> list[tuple[float, Record]]:
-    """Read (time, record) of every whole line, in order of time. Raises ValueError that shows the bad line."""
+    """Read (time, record) of every whole line, in order of time. Raises ValueError that shows the bad line, or says that
+    lines of a finished run are missing."""
     try:
         lines = woven(folder / EVENTS, sorted(folder.glob(SLICES)))
-        return list(zip(map(stamp, lines), decode_all(lines), strict=True))
+        timed = list(zip(map(stamp, lines), decode_all(lines), strict=True))
     except OSError as error:
         raise ValueError(f"{error.filename or folder}: {error.strerror}") from None
     except (ProtocolError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{folder / EVENTS}: not the records of a run ({error})") from None
+    if len(timed) < (sealed := _sealed(folder)):
+        cut = f"{len(timed):,} whole lines of the {sealed:,} that the run had at its end"
+        raise ValueError(f"{folder / EVENTS}: {cut}: it was cut; give a whole copy of the run")
+    return timed

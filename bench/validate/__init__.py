@@ -131,7 +131,7 @@ def judge_cells(
             findings += _findings(replace(cell, runs=tuple(kept)), judged)
     settled = settle(findings, terms.accept_improvement)
     known = expected.load(*judged_by(baselines))
-    footer = [*settled.footer, *_unsealed(grouped), *_differing(terms, grouped, library)]
+    footer = [*settled.footer, *_predicted(grouped), *_unsealed(grouped), *_differing(terms, grouped, library)]
     seeds = {cell.name: ",".join(str(run.metrics.seed) for run in cell.runs) for cell in grouped}
     about = {cell.name: {"hash": cell.about.config_hash, "seeds": seeds[cell.name]} for cell in grouped}
     verdicts = expected.apply(settled.verdicts, known, terms.today)
@@ -169,6 +169,14 @@ def _differing(terms: Terms, grouped: Sequence[Cell], library: Library) -> list[
     idle = [name for name in terms.allowed if beyond(fields, [name]) == fields]
     lines = [f"allowed to differ: {', '.join(terms.allowed)}"]
     return lines + ([f"but nothing differs in: {', '.join(idle)}"] if idle else [])
+
+
+def _predicted(grouped: Sequence[Cell]) -> list[str]:
+    """Return a line on predicted runs, as checks speak of training."""
+    sources = [run.metrics.source for cell in grouped for run in cell.runs]
+    if not (count := sources.count("predicted")):
+        return []
+    return [f"predicted: {count} of {plural(len(sources), 'run')}: nothing was trained, all was simulated"]
 
 
 def _unsealed(grouped: Sequence[Cell]) -> list[str]:

@@ -7,6 +7,7 @@ import shutil
 import signal
 from pathlib import Path
 
+from bench.command.verbs.explain_command import explained_run
 from bench.results.runfolder import EVENTS, find_runs
 from bench.timeline import launched_at
 from bench.timeline.rewrite import locate, rewrite
@@ -50,3 +51,6 @@ def test_a_run_killed_with_all_its_processes_leaves_its_timeline(warm: Warm, tmp
     assert (first["type"], first["at"]) == ("RunHeader", launched_at(hidden)), "the zero of all who read the records"
     assert (hidden / "timeline.html").stat().st_size > 20_000
     assert find_runs(tmp_path)[0] == []
+    run = explained_run(place)
+    assert {cause.rank for cause in run.causes if cause.cause == "computing"} == {0, 1}, "its slices are read too"
+    assert run.notes[0].startswith("these are its times so far: it was killed before its end")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -17,8 +18,12 @@ from bench.base.number_format import rate
 from bench.command.cli import dispatch
 from bench.results.analysis.explained import COMPUTE, INPUT, SLOWNESS, explained, slowness
 from bench.results.analysis.lateness import WAITING_FOR, with_arrivals
+from bench.results.analysis.slow_links import BOUND_BY, bound
 from bench.results.analysis.stream import Slices, sort
+from bench.results.runfolder import EVENTS, METRICS
+from ddp.core.anomalies.slowness import SlowRank
 from ddp.core.messages.events import Finished, Slice
+from ddp.core.network.links import parse
 from tests.bench.streams import LAUNCHED, MODES, make_records, make_spec
 
 SPREADS = st.lists(st.floats(0.001, 0.05), min_size=2, max_size=4)
@@ -83,6 +88,50 @@ def test_input_and_slowness_are_parts_of_training() -> None:
     assert slow[1] == pytest.approx(2 / 3 * 0.9 * 0.03 * 90, rel=0.1)
 
 
+def test_what_a_link_that_became_slow_costs_is_its_rank_s() -> None:
+    """By hand: of the collectives since then, 19 of 20 parts. All counted as communicating, and other ranks came first."""
+    spec = make_spec("nccl_sync", 3)
+    stream = sort(make_records(spec), LAUNCHED)
+    wire = stream.slices.stop - stream.slices.wire_start
+    exchange = stream.slices.kind == "exchange"
+    since = float(np.median(stream.slices.wire_start[exchange]))
+    later = float(wire[exchange & (stream.slices.wire_start >= since)].sum())
+    stream.figures.slow.ranks.append(SlowRank(2, "link", 20.0, since, since, 3))
+    run = explained(stream, 3, LAUNCHED, 0.0)
+    assert run is not None
+    own = [cause.seconds for cause in run.causes if cause.cause == "communicating over the slow link of rank 2"]
+    assert len(own) == 3
+    assert sum(own) == pytest.approx(later * 19 / 20)
+    assert run.slow_ranks[0].rank == 2
+    assert run.notes[0].startswith("rank 2 took 20.0 times as long")
+    assert sum(cause.seconds for cause in run.causes) == pytest.approx(run.rank_seconds, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("words", "rule", "whole_s", "lost_s"),
+    [
+        ("1ms/1gbit 2+0-1:30ms/1gbit", "2+0-1:wan_1g_30ms", 4 * 0.03, 4 * 0.029),
+        ("1+2:30ms/1gbit", "1+2:wan_1g_30ms", 4 * 0.03, 4 * 0.03),
+        ("1ms/1gbit", None, 0, 0),
+    ],
+)
+def test_the_link_that_bounds_a_collective(words: str, rule: str | None, whole_s: float, lost_s: float) -> None:
+    """By hand: a ring of three ranks takes four rounds, each as long as the slowest link's latency."""
+    links = parse(words.split(), 3)
+    assert links is not None
+    found = bound(links, (0, 1, 2), 0)
+    assert (None if found is None else str(found[0])) == rule
+    if found is not None:
+        assert found[1:] == pytest.approx((whole_s, lost_s))
+    stream = sort(make_records(make_spec("nccl_sync", 3)), LAUNCHED)
+    run = explained(stream, 3, LAUNCHED, 0.0, links)
+    assert run is not None
+    assert {cause.cause for cause in run.causes if "bounded" in cause.cause} == (
+        {f"{BOUND_BY}{rule}"} if rule else set()
+    )
+    assert any(f"link {rule} bounds collectives" in note for note in run.notes) == bool(rule)
+
+
 @given(st.lists(st.tuples(st.floats(0.1, 1e3), st.integers(1, 10**6)), min_size=1, max_size=9), st.floats(0.1, 10))
 def test_the_median_rank_is_not_slow(ranks: list[tuple[float, int]], scale: float) -> None:
     compute, samples = [spent for spent, _ in ranks], [count for _, count in ranks]
@@ -114,6 +163,7 @@ def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str], quiet: Cal
     assert body["samples"] == json.loads((folder / "metrics.json").read_text())["samples"]
     assert dispatch(["explain", str(tmp_path / "nothing")]) == Exit.USAGE
     capsys.readouterr()
+    torn(Path(shutil.copytree(folder, tmp_path / "torn")), capsys)
     trace = tmp_path / "a trace.json"
     trace.write_text("{}", encoding="utf-8")
     spaced = folder.rename(tmp_path / "a run")
@@ -123,3 +173,18 @@ def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str], quiet: Cal
     ):
         assert dispatch(["explain", str(path)]) == Exit.USAGE
         assert remedy in capsys.readouterr().err
+
+
+def torn(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A finished run whose last line is torn was cut and is refused; without a result it was killed: explained so far."""
+    events, verbs = folder / EVENTS, (["timeline"], ["explain"], ["predict", "--output", "none"])
+    events.write_bytes(events.read_bytes()[:-9])
+    for verb in verbs:
+        assert dispatch([*verb, str(folder)]) == Exit.USAGE
+        assert "that the run had at its end: it was cut" in capsys.readouterr().err
+    (folder / METRICS).unlink()
+    assert dispatch(["explain", str(folder)]) == Exit.OK
+    assert "these are its times so far: it was killed before its end; it has no checkpoint" in capsys.readouterr().out
+    (folder / "checkpoints" / "000001").mkdir(parents=True)
+    assert dispatch(["predict", str(folder), "--output", "none"]) == Exit.USAGE
+    assert f"go on with it: python -m bench resume={folder}" in capsys.readouterr().err

@@ -22,7 +22,7 @@ from bench.predict.cells import predict
 from bench.predict.evidence import CalibratedCell, CalibratedRun, metrics_of, own_cell, rate_of
 from bench.predict.folder import write_run
 from bench.predict.grid import anchored, faster, grid, what_if
-from bench.predict.play import PredictedCell, bytes_of, play, speeds_of
+from bench.predict.play import bytes_of, play, speeds_of
 from bench.predict.spec import predicted_spec
 from bench.predict.steptimes import WARM, asleep, autocorrelation, resampled, shape
 from bench.results.analysis.stream import Slices, sort
@@ -35,6 +35,7 @@ from ddp.core.network.link_costs import collective_s
 from ddp.core.network.links import parse
 from ddp.sim.distributions import distribution
 from tests.bench.streams import LAUNCHED, make_records, make_spec
+from tests.predict.measured import run_of
 
 CONFIG = {"policy": {"name": "sync"}, "cluster": {"speeds": []}, "world_size": 2, "model": "mlp"}
 
@@ -273,7 +274,7 @@ def test_a_run_that_cannot_be_played_is_one_line(
     folder = Path(shutil.copytree(made, tmp_path / "run"))
     header, *records = [json.loads(line) for line in (folder / EVENTS).read_text().splitlines()]
     if key is None:
-        records = [record for record in records if record["type"] != "Progress"]
+        records = [record | {"samples": 0} if record["type"] == "Progress" else record for record in records]
     else:
         header["spec"][key] = value
     (folder / EVENTS).write_text("".join(json.dumps(record) + "\n" for record in (header, *records)))
@@ -293,8 +294,3 @@ def again(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of the same cell with another seed, on a machine that was a little slower."""
     own = calibration(seed=1)
     return run_of(replace(own, steps=tuple(series * 1.01 for series in own.steps)), tmp_path_factory.mktemp("again"))
-
-
-def run_of(own: Calibration, tree: Path) -> Path:
-    cell: PredictedCell = own_cell(own)
-    return write_run(cell, own, play(cell, own, own.spec.seed), tree)

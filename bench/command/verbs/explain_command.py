@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import msgspec
@@ -22,8 +23,11 @@ from bench.predict.traces import read_pipeline
 from bench.results.analysis.explained import ExplainedRun, explained
 from bench.results.analysis.stream import sort
 from bench.results.recompute import header_of
-from bench.results.runfolder import EVENTS, read_records
+from bench.results.runfolder import EVENTS, group_of, unended
 from bench.results.schema import MOST_RANKS
+from bench.timeline import rewrite
+from ddp.core.messages.run_bounds import RunEnd
+from ddp.core.network.links import parse
 from ddp.process.codec import Record
 
 CHROME = (".json", ".json.gz")
@@ -72,12 +76,15 @@ def _refuse_trace(path: Path) -> None:
     )
 
 
+def located(folder: Path) -> Path:
+    """Return the run folder, or the hidden one beside it of a run that has not ended. Raise ValueError."""
+    return folder if (folder / EVENTS).is_file() else rewrite.locate(folder)
+
+
 def records_in(folder: Path) -> tuple[RunSpec, float, list[Record]]:
-    """Return the run in a folder, its launch (seconds since the epoch), and its records after the first. Raise
-    ValueError."""
-    if not (folder / EVENTS).is_file():
-        raise ValueError(f"{folder}: no run folder; give one, such as runs/<model>/<mode>/<run_id>")
-    records = list(read_records(folder))
+    """Return the run in a folder, its launch (on the clock of its records), and its records after the first; of a run
+    that has not ended, those so far. Raise ValueError."""
+    records = [record for _, record in rewrite.records(folder)]
     try:
         header = header_of(records)
     except ValueError as error:
@@ -89,18 +96,28 @@ def records_in(folder: Path) -> tuple[RunSpec, float, list[Record]]:
 
 
 def explained_run(folder: Path) -> ExplainedRun:
-    """Return where the time of the run in a folder went. Raise ValueError for an unreadable folder, UsageError for a
-    run without timings."""
+    """Return where the time of the run in a folder, or of the hidden one beside it, went. Raise ValueError for an
+    unreadable folder, UsageError for a run without timings."""
+    folder = located(folder)
     spec, launched, records = records_in(folder)
+    about = [f"its source is {spec.source}: these are times of a simulation"] if spec.source else []
+    about += [] if ended(records) else [f"these are its times so far: {unended(folder)}"]
     if not spec.timing:
         raise UsageError(
             f"{folder}: its times say nothing, as cells ran beside it (timing=off); train it with timing=on"
         )
-    ended = max((record.at for record in records if hasattr(record, "at")), default=launched)
-    run = explained(sort(records, launched), spec.world_size, launched, ended)
+    last = max((record.at for record in records if hasattr(record, "at")), default=launched)
+    links = parse(group_of(spec.config, "cluster").get("links") or (), spec.world_size)
+    run = explained(sort(records, launched), spec.world_size, launched, last, links)
     if run is None:
-        raise UsageError(f"{folder}: no rank measured where its time went; give a run that trained something")
-    return run
+        what = "give a run that trained something" if ended(records) else unended(folder)
+        raise UsageError(f"{folder}: no rank measured where its time went; {what}")
+    return replace(run, notes=(*about, *run.notes))
+
+
+def ended(records: Sequence[Record]) -> bool:
+    """Return whether the records of a run say how it ended."""
+    return bool(records) and isinstance(records[-1], RunEnd)
 
 
 def table(run: ExplainedRun) -> list[str]:
@@ -117,12 +134,14 @@ def table(run: ExplainedRun) -> list[str]:
         rows.append(_row("all", f"{len(small)} causes under 0.1 %", spent, share, None))
     lines = [
         f"{run.rank_seconds:,.2f} rank-seconds of {run.ranks} ranks, {run.samples:,} samples: {speed}",
+        *(f"- {note}" for note in run.notes),
         "",
         *markdown(("rank", "cause", "seconds", "share", "without it, samples/s"), rows),
     ]
     slow = [each for each in run.slow_ranks if each.share >= SHOWN]
     if slow:
-        lines += ["", "What ranks cost that others waited for, or that computed slower than the median rank:", ""]
+        why = "that others waited for, that computed slower than the median rank, or whose link became slow"
+        lines += ["", f"What ranks cost {why}:", ""]
     for each in slow:
         without = "" if each.without is None else f"; as fast as the others, {rate(each.without)} samples/s"
         lines.append(f"- rank {each.rank}: {each.seconds:,.2f} s, {100 * each.share:.1f} %{without}")

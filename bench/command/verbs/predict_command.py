@@ -15,11 +15,11 @@ from bench.base.tables import markdown
 from bench.base.usage import file_of, path_of, usage
 from bench.base.writing import write_json
 from bench.command.parser import Parser
-from bench.command.verbs.explain_command import CHROME, records_in
+from bench.command.verbs.explain_command import CHROME, ended, located, records_in
 from bench.predict.calibration import Calibration, calibrated
 from bench.predict.cells import Prediction
 from bench.predict.cells import predict as predict_cell
-from bench.predict.evidence import CalibratedCell, CalibratedRun, grouped
+from bench.predict.evidence import CalibratedCell, CalibratedRun, distinct, grouped
 from bench.predict.folder import write_run
 from bench.predict.grid import anchored, calibrated_for, faster, grid, what_if
 from bench.predict.intervals import ENOUGH, LEVEL
@@ -27,7 +27,7 @@ from bench.predict.play import PredictedCell
 from bench.predict.traces import TracedSteps, traced
 from bench.results.analysis.stream import sort
 from bench.results.analysis.training import train_seconds
-from bench.results.runfolder import EVENTS
+from bench.results.runfolder import EVENTS, unended
 from bench.results.schema import MOST_RANKS
 from ddp.core.network.links import ALGORITHMS, Links, parse
 from ddp.core.policies import POLICIES
@@ -72,8 +72,13 @@ def add(parser: Parser) -> None:
 def predict(options: argparse.Namespace) -> Exit:
     """Predict the cells and print the table. Raise UsageError."""
     with usage():
-        sources = grouped([calibrated_run(path) for path in options.paths])
+        given = [calibrated_run(path) for path in options.paths]
+        runs = distinct(given)
+        sources = grouped(runs)
         cells = list(_cells(options, sources))
+    for path, run in zip(options.paths, given, strict=True):
+        if run not in runs:
+            print(f"left out {path}: it is the run {run.calibration.spec.run_id} again, which was given before it")
     with no_collections():
         for source in sources:
             print("\n".join(_about(source, options.cores)))
@@ -103,10 +108,14 @@ def predict(options: argparse.Namespace) -> Exit:
 def calibrated_run(folder: Path) -> CalibratedRun:
     """Return the calibrated costs of a run and its samples per second. Raise ValueError, also if the run cannot be
     played by these costs."""
+    folder = located(folder)
     spec, launched, records = records_in(folder)
+    if not ended(records):
+        raise ValueError(f"{folder}: {unended(folder)}")
     stream = sort(records, launched)
     try:
-        run = CalibratedRun(calibrated(stream, spec, launched), stream.figures.samples / train_seconds(stream))
+        costs = calibrated(stream, spec, launched)
+        run = CalibratedRun(costs, stream.figures.samples / train_seconds(stream), launched)
         run.scale(None)
     except ValueError as error:
         raise ValueError(f"{folder}: {error}") from None

@@ -57,6 +57,7 @@ def _verdicts(page: Page) -> list[Block]:
     checks = [check for check in checks if check not in passed]
     by_cell = grouped((verdict.cell, verdict) for verdict in page.verdicts)
     ordered = sorted(by_cell.items(), key=lambda item: not any(verdict.exit_code for verdict in item[1]))
+    commands = "; *Reproduce* has the commands" if any(verdict.reproduce for verdict in page.verdicts) else ""
     rows = []
     for cell, group in ordered[:ROWS]:
         names = {verdict.check: verdict.name for verdict in group}
@@ -70,7 +71,7 @@ def _verdicts(page: Page) -> list[Block]:
         Text(
             "A row for each cell, what did not pass first, a column for each other check. *PASS*: shown to be no worse "
             "than the baseline by more than its margin. *INCONCLUSIVE*: too few seeds to say; *REFUSED*, *NO_BASELINE*: "
-            "there is nothing comparable. *Why* says more of what did not pass; *Reproduce* has the commands."
+            f"there is nothing comparable. *Why* says more of what did not pass{commands}."
         ),
         Verdicts(tuple(rows), left=len(rows[0])),
         more(len(ordered) - ROWS, "cell", "`bench validate` prints them all"),

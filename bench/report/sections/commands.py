@@ -12,13 +12,16 @@ COMMANDS = 200
 
 
 def section(page: Page) -> list[Block]:
-    """Return one command for each cell, which trains all its seeds."""
-    if not page.cells:
+    """Return one command for each cell that was trained, which trains all its seeds."""
+    cells = [cell for cell in page.cells if cell.about.source != "predicted"]
+    if not cells:
         return []
-    commands = "\n".join(" ".join(command(cell.runs).splitlines()) for cell in page.cells[:COMMANDS])
+    commands = "\n".join(" ".join(command(cell.runs).splitlines()) for cell in cells[:COMMANDS])
     return nonempty(
         Heading("Reproduce"),
-        Text(f"One line for each cell, with all its seeds ({plural(len(page.runs), 'run')} in all):"),
+        Text(
+            f"One line for each cell, with all its seeds ({plural(sum(len(cell.runs) for cell in cells), 'run')} in all):"
+        ),
         Code(commands),
-        more(len(page.cells) - COMMANDS, "cell", "`config.json` in a run folder has all that is needed"),
+        more(len(cells) - COMMANDS, "cell", "`config.json` in a run folder has all that is needed"),
     )

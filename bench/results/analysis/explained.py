@@ -7,7 +7,7 @@ waited for; training into input, computing, and the time by which a rank compute
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,8 +15,13 @@ from bench.results.analysis.goodput import histories_of
 from bench.results.analysis.histories import Histories
 from bench.results.analysis.lateness import WAITING_FOR, lateness, with_arrivals
 from bench.results.analysis.rank_seconds import seconds_by_rank
+from bench.results.analysis.slow import row as slow_row
+from bench.results.analysis.slow import sentence
+from bench.results.analysis.slow_links import OVER_SLOW_LINK, divide
 from bench.results.analysis.stream import RunRecords, Slices
 from bench.results.analysis.stretches import clipped, seconds
+from ddp.core.anomalies.slowness import HOST
+from ddp.core.network.links import Links
 
 COMPUTE, SLOWNESS, INPUT, ORDERS = "computing", "slower than the others", "input", "waiting for orders or the end"
 """Causes into which the parts `kept` and `waiting` are divided."""
@@ -49,15 +54,19 @@ class ExplainedRun:
     causes: tuple[TimeCause, ...]
     """Sorted by rank, then by seconds, largest first."""
     slow_ranks: tuple[TimeCause, ...]
-    """What each rank cost by being slower than others: its own extra seconds, and those of the ranks that waited for
-    it."""
+    """What each rank cost by being slower than others, or by a link that became slow: its own extra seconds, and those
+    of the ranks that waited for it."""
     hidden: bool
     """Collectives lie inside backward passes. So waiting is inferred from when these passes began, and is a lower
     bound."""
+    notes: tuple[str, ...] = ()
+    """What else is to be known of the run, as sentences: slow links and ranks."""
 
 
-def explained(stream: RunRecords, world_size: int, launched: float, ended: float) -> ExplainedRun | None:
-    """Return where the time of a run went; None if it recorded no slices."""
+def explained(
+    stream: RunRecords, world_size: int, launched: float, ended: float, links: Links | None = None
+) -> ExplainedRun | None:
+    """Return where the time of a run went; None if it recorded no slices. `links`: those that are emulated."""
     if not stream.slices.rank.size:
         return None
     histories = histories_of(stream, world_size, launched, ended)
@@ -70,7 +79,10 @@ def explained(stream: RunRecords, world_size: int, launched: float, ended: float
     samples = {rank: _samples(histories, rank) for rank in range(world_size)}
     for row, slow in zip(whole, slowness([row[COMPUTE] for row in whole], list(samples.values())), strict=True):
         row[COMPUTE], row[SLOWNESS] = row[COMPUTE] - slow, slow
-    return causes_of(whole, span, sum(samples.values()), stream.hidden)
+    slow_ones = [each for each in stream.figures.slow.ranks if each.cause != HOST]
+    notes = divide(whole, slices, slow_ones, links) if not stream.hidden else []
+    run = causes_of(whole, span, sum(samples.values()), stream.hidden)
+    return replace(run, notes=(*(sentence(slow_row(each, stream.zero)) for each in slow_ones), *notes))
 
 
 def causes_of(rows: Sequence[dict[str, float]], span: float, samples: int, hidden: bool = False) -> ExplainedRun:
@@ -84,7 +96,8 @@ def causes_of(rows: Sequence[dict[str, float]], span: float, samples: int, hidde
 
     causes = [row(rank, cause, spent) for rank, each in enumerate(rows) for cause, spent in each.items() if spent > 0]
     slow = [
-        rows[rank].get(SLOWNESS, 0.0) + sum(each.get(f"{WAITING_FOR}{rank}", 0.0) for each in rows)
+        rows[rank].get(SLOWNESS, 0.0)
+        + sum(each.get(f"{cause}{rank}", 0.0) for each in rows for cause in (WAITING_FOR, OVER_SLOW_LINK))
         for rank in range(size)
     ]
     blamed = [row(rank, "slow rank", spent) for rank, spent in enumerate(slow) if spent > 0]

@@ -111,7 +111,8 @@ class Verdict:
 def verdict(name: Name, check: str, cell: Cell, line: str, code: Exit | None = None) -> Verdict:
     """Return a verdict on a cell, with the command for its runs, and with the exit code `code` or that of its kind."""
     code = EXITS[name] if code is None else code
-    return Verdict(name, check, cell.name, line, code, command(cell.runs), identity=CellIdentity.of(cell))
+    again = "" if cell.about.source == "predicted" else command(cell.runs)
+    return Verdict(name, check, cell.name, line, code, again, identity=CellIdentity.of(cell))
 
 
 def remark(name: Name, check: str, cell: str, line: str, fields: tuple[FieldDifference, ...] = ()) -> Verdict:

@@ -1,0 +1,79 @@
+"""What a prediction is made from, and what a predicted folder says of itself."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench.base.exitcodes import Exit
+from bench.command.cli import dispatch
+from bench.predict.evidence import own_cell
+from bench.predict.folder import write_run
+from bench.predict.play import play
+from bench.results.cells import cells
+from bench.results.runfolder import find_runs
+from bench.validate.verdicts.verdict import verdict
+from ddp.core.messages.events import Averaged, Merged, Progress
+from ddp.core.network.links import parse
+from tests.predict.measured import run_of
+from tests.predict.test_predict import calibration
+
+Said = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.timeline.draw", lambda *picture: None)
+
+
+def test_a_run_given_twice_counts_once(tmp_path: Path, capsys: Said) -> None:
+    """Two copies of one run gave an interval of no width."""
+    run = run_of(calibration(), tmp_path / "runs")
+    copy = Path(shutil.copytree(run, tmp_path / "copy"))
+    assert dispatch(["predict", str(run), str(run), str(copy), "--output", "none"]) == Exit.OK
+    said = capsys.readouterr().out
+    assert [line.split(": ")[0] for line in said.splitlines()[:2]] == [f"left out {run}", f"left out {copy}"]
+    assert "| unknown: one run |" in said
+
+
+@pytest.mark.parametrize("source", ["predicted", "virtual"])
+def test_only_measured_runs_are_predicted_from(source: str, tmp_path: Path, capsys: Said) -> None:
+    """A predicted folder was calibrated on as if it had been measured."""
+    own = calibration()
+    folder = write_run(own_cell(own), own, play(own_cell(own), own, 0), tmp_path)
+    events = folder / "events.jsonl"
+    events.write_text(events.read_text().replace('"source":"predicted"', f'"source":"{source}"'))
+    assert dispatch(["predict", str(folder), "--output", "none"]) == Exit.USAGE
+    assert f"its source is {source}, so its times were not measured: give a real run" in capsys.readouterr().err
+    assert dispatch(["explain", str(folder)]) == Exit.OK
+    assert f"- its source is {source}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("mode", ["nccl_cadence", "nccl_sync", "cpu_async"])
+def test_a_prediction_over_links_with_jitter_is_sound(mode: str, tmp_path: Path, capsys: Said) -> None:
+    """Reports of steps were dated by their arrival, so two came closer together than the steps between them took."""
+    own = calibration((0.01, 0.02), mode=mode)
+    cell = replace(own_cell(own), links=parse("home_100m", 2))
+    played = play(cell, own, 0)
+    write_run(cell, own, played, tmp_path)
+    assert dispatch(["validate", str(tmp_path), "--only", "breakdown"]) == Exit.OK
+    said = capsys.readouterr().out
+    assert "breakdown: the fractions" in said
+    assert "predicted: 1 of 1 run: nothing was trained" in said
+    heard = {record.at for _, record in played.records if isinstance(record, Progress | Averaged)}
+    merged = [record.at for _, record in played.records if isinstance(record, Merged)]
+    assert merged, "what a replay of the records must give again"
+    assert heard >= set(merged)
+
+
+def test_no_command_reproduces_a_prediction(tmp_path: Path) -> None:
+    """A FAIL of a predicted run ended with a command that trains a real one."""
+    own = calibration()
+    write_run(own_cell(own), own, play(own_cell(own), own, 0), tmp_path)
+    (cell,) = cells(find_runs(tmp_path)[0])
+    assert verdict("FAIL", "breakdown", cell, "why").text == "why"
+    assert dispatch(["report", str(tmp_path), "--out", str(tmp_path / "report")]) == Exit.OK
+    assert "# Reproduce" not in (tmp_path / "report" / "report.md").read_text()
