@@ -16,6 +16,7 @@ from bench.base.usage import file_of, path_of, usage
 from bench.base.writing import write_json
 from bench.command.parser import Parser
 from bench.command.verbs.explain_command import CHROME, records_in
+from bench.config.link_checks import links_for
 from bench.predict.calibration import Calibration, calibrated
 from bench.predict.cells import Prediction
 from bench.predict.cells import predict as predict_cell
@@ -29,7 +30,7 @@ from bench.results.analysis.stream import sort
 from bench.results.analysis.training import train_seconds
 from bench.results.runfolder import EVENTS
 from bench.results.schema import MOST_RANKS
-from ddp.core.network.links import ALGORITHMS, Links, parse
+from ddp.core.network.links import ALGORITHMS, Links
 from ddp.core.policies import POLICIES
 from ddp.settings import emulated, known
 from ddp.sim.distributions import StepDistribution, distribution
@@ -164,7 +165,7 @@ def _links(word: str, ranks: int, bandwidth: float, calibration: Calibration) ->
     if word in ALGORITHMS and calibration.links is None:
         raise ValueError(f"--links {word}: the run has no links; give them before it, such as 'wan_1g_30ms {word}'")
     same = word == AS_CALIBRATED or word in ALGORITHMS
-    links = calibration.links if same else parse(word.split(), ranks)
+    links = calibration.links if same else links_for(word.split(), ranks)
     links = replace(links, algorithm=word) if links is not None and word in ALGORITHMS else links
     if bandwidth == 1.0:
         return links
