@@ -93,7 +93,7 @@ def test_a_policy_whose_windows_grow_saves_as_often_as_others() -> None:
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A table, JSON with the same figures, and an exit code."""
-    file = tmp_path / "new" / "goodput.json"
+    file = tmp_path / "goodput.json"
     words = ["goodput", "--ranks", "4", "--hours", "2", "--compress", "5000", "--json", str(file), "--trace", "bursts"]
     assert dispatch(words) == Exit.OK
     text, body = capsys.readouterr().out, json.loads(file.read_text(encoding="utf-8"))

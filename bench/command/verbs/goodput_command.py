@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bench.base.exitcodes import Exit
 from bench.base.garbage import no_collections
-from bench.base.usage import file_of, usage
+from bench.base.usage import usage, writable
 from bench.base.writing import write_json
 from bench.command.parser import Parser
 from bench.goodput.closed_forms import daly
@@ -61,7 +61,7 @@ def add(parser: Parser) -> None:
         default = _default(name)
         help = f"{what} (default: {default:g})"
         parser.add_argument(f"--{name}", type=float, default=default, metavar="S", help=help)
-    parser.add_argument("--json", type=file_of, metavar="FILE", help="also write the result to this file, as JSON")
+    parser.add_argument("--json", type=writable, metavar="FILE", help="also write the result to this file, as JSON")
 
 
 def _default(name: str) -> float:
