@@ -205,8 +205,7 @@ def _played(
     while now < costs.horizon_s:
         ahead = [outage.since(now) for outage in reversed(left if elastic else left[-1:])]
         deaths = _of_returned(ahead, costs) if elastic else ahead
-        limit_s = costs.horizon_s - now
-        stretch = _until(policy, world, costs, source, deaths, limit_s, lambda at, since=now: tell(since + at))
+        stretch = _until(policy, world, costs, source, deaths, (now, costs.horizon_s), tell)
         struck = [outage for outage in deaths if outage.start <= stretch.end]
         failures, now, source = failures + len(struck), now + stretch.end, stretch.source
         _add(sums, stretch.seconds)
@@ -256,17 +255,18 @@ def _until(
     costs: ReplayCosts,
     source: CoordinatorCheckpoint | None,
     deaths: Sequence[Outage],
-    limit_s: float,
+    within: tuple[float, float],
     tell: Callable[[float], None],
 ) -> _TrainedStretch:
-    """Train from a checkpoint to the loss of a rank that is needed, or to the end, for at most `limit_s`."""
+    """Train from a checkpoint to the loss of a rank that is needed, or to the end, `within` two times of the run."""
+    limit_s = within[1] - within[0]
     times, written = SimulatedTimes(world.size), dict[int, float]()
     saved, last = 0.0, source
     waits = grouped((outage.rank, outage.stop - outage.start + costs.start_s) for outage in deaths)
 
     def listen(at: float, record: Any) -> None:
         nonlocal saved, last
-        tell(at)
+        tell(within[0] + at)
         times.listen(at, record)
         if isinstance(record, Saved):  # the order comes with the grant of the window that ends there
             written.setdefault(record.index, at)

@@ -42,11 +42,10 @@ class RunWriter:
                 f"{self._place} is in the making by this process already: wait for that run (join()), or give this one "
                 "another name or seed"
             )
-        self._made = [folder for folder in self._place.parents if not folder.exists()]
         with writing(f"runs to {output}"):
             parent.mkdir(parents=True, exist_ok=True)
             _clean(parent, run_id)
-            self.path.mkdir(parents=True)  # another run that is discarded removes empty folders
+            self.path.mkdir()
             self._lease = Lease(self.path)
         self.rivals = self._rivals()
         """Warnings of other processes that may be writing the same run."""
@@ -118,13 +117,10 @@ class RunWriter:
 
     def discard(self, copied: bool = False) -> None:
         """Remove what was written, unless it can be resumed; remove it also if its checkpoint is a copy (`copied`) of
-        another's. Empty folders above it go, too, if they were made for it."""
+        another's."""
         self._lease.release()
         if copied or not resumable(self.path):
             shutil.rmtree(self.path, ignore_errors=True)
-            with suppress(OSError):  # one is not empty
-                for folder in self._made:
-                    folder.rmdir()
 
 
 def _replace(source: Path, destination: Path, spared: Callable[[Path], bool] | None = None) -> bool:

@@ -42,7 +42,7 @@ from ddp.checkpoint.checkpoint import InvalidCheckpoint, copy
 from ddp.core.errors import Diverged, EngineError, RankFailed
 from ddp.core.messages.run_bounds import Launched, RunEnd, RunHeader
 from ddp.core.settings.faults import Fault
-from ddp.engine import ENGINES, UnfitJob
+from ddp.engine import ENGINES
 from ddp.engine.fault_injector import struck
 from ddp.engine.ranks import OFFERS
 from ddp.engine.solo import Emit
@@ -250,7 +250,7 @@ def _draw(writer: RunWriter, metrics: Metrics, stream: RunRecords, spec: RunSpec
 
 
 def _train(job: Job, engine: str, journal: Journal, monitor: ProgressDisplay, watch: Emit | None) -> _End:
-    """Run the engine and return how it ended. Raise UsageError if it cannot train the job or resume it."""
+    """Run the engine and return how it ended. Raise UsageError if it cannot resume from its checkpoint."""
 
     def emit(record: Record, at: float) -> None:
         journal.add(record, at)
@@ -269,8 +269,8 @@ def _train(job: Job, engine: str, journal: Journal, monitor: ProgressDisplay, wa
         interrupts.check()
     except KeyboardInterrupt as error:
         return _End("killed", "interrupted", cause=error)
-    except (InvalidCheckpoint, UnfitJob) as error:
-        raise UsageError(f"{job.resume}: {error}" if job.resume is not None else str(error)) from error
+    except InvalidCheckpoint as error:
+        raise UsageError(f"{job.resume}: {error}") from error
     except Unwatched as error:
         cause = error.__cause__
         return _End("failed", f"{type(cause).__name__}: {cause}", cause=cause)

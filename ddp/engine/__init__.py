@@ -42,10 +42,6 @@ class EngineSpec:
         return world_size == 1 or not self.one_rank
 
 
-class UnfitJob(ValueError):
-    """The engine cannot train the job with these settings. One line with the remedy; nothing was trained."""
-
-
 # In graph mode a window is one large batch: take few of them, so that the recipe's learning rate still fits.
 GRAPH_POLICIES: dict[str, dict[str, Any]] = {EVERY_STEP: {}, DEFAULT: {"anchor": 1, "max_anchor": 4}}
 _OURS = {

@@ -22,7 +22,7 @@ from ddp.core.messages.commands import Abort
 from ddp.core.messages.events import Averaged
 from ddp.core.messages.measurements import Slice
 from ddp.core.settings.virtual_time import CONSTANT
-from ddp.engine import UnfitJob, solo
+from ddp.engine import solo
 from ddp.engine.solo import Emit
 from ddp.process.clock import now
 from ddp.process.codec import encode
@@ -84,13 +84,17 @@ def run(job: Job, emit: Emit) -> None:
 
 
 def ranks_of(job: Job) -> VirtualRanks:
-    """Return the ranks, by the path that the job asks for. Raises UnfitJob if that path cannot train the job."""
+    """Return the ranks, by the path that the job asks for. Raises ValueError if that path cannot train the job."""
+    check_path(job)
     path = job.virtual.path
-    wanted = path == "vectorised" or (path == "auto" and job.world_size >= MANY)
-    why = unfit(job) if wanted else ""
-    if path == "vectorised" and why:
-        raise UnfitJob(f"virtual.path=vectorised: {why}; use virtual.path=sequential")
-    return VectorisedRanks(job) if wanted and not why else SequentialRanks(job)
+    together = path == "vectorised" or (path == "auto" and job.world_size >= MANY and not unfit(job))
+    return VectorisedRanks(job) if together else SequentialRanks(job)
+
+
+def check_path(job: Job) -> None:
+    """Raise ValueError if the path that the job asks for cannot train it."""
+    if job.virtual.path == "vectorised" and job.world_size > 1 and (why := unfit(job)):
+        raise ValueError(f"virtual.path=vectorised: {why}; use virtual.path=sequential")
 
 
 def play(job: Job, ranks: VirtualRanks, emit: Emit) -> None:
