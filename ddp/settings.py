@@ -23,6 +23,8 @@ from ddp.suggest import unknown
 
 MAX_WORLD = 64
 """Maximum of the ranks of a run."""
+MAX_VIRTUAL = 4096
+"""The same in virtual time."""
 DEVICES = ("auto", "cpu", "cuda")
 """Devices that a user can choose."""
 DAY_S = 86_400

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 DECIMALS, DIGITS, MOST = 4, 3, 12
 LARGE = 1e12
 """From here on values are shown in exponential form: a diverged perplexity has dozens of digits."""
 SLOW = 100
 """Below this, a speed is shown with significant digits instead of as a whole number."""
+MANY, FIRST = 8, 4
+"""More values than `MANY` are shortened, to the `FIRST` if they do not repeat."""
 SMALL = 0.05
 """Below this, four decimals show fewer than about `DIGITS` significant digits."""
 
@@ -48,3 +51,13 @@ def _fixed(value: float, form: str) -> str:
 def plural(count: int, noun: str) -> str:
     """Write `1 run`, `2 runs`."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def in_turn(values: Sequence[float]) -> str:
+    """Write `1/0.5`; of many values those that repeat in turn, or the first few and how many there are."""
+    size = len(values)
+    turn = next(n for n in range(1, size + 1) if all(values[k] == values[k % n] for k in range(size))) if size else 0
+    if size <= MANY or turn > MANY:
+        few = values if size <= MANY else values[:FIRST]
+        return "/".join(f"{value:g}" for value in few) + ("" if size <= MANY else f"/… ({size})")
+    return "/".join(f"{value:g}" for value in values[:turn]) + " in turn"

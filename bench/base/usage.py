@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 from argparse import ArgumentTypeError
 from collections.abc import Iterator
 from contextlib import contextmanager
 from errno import EDQUOT, EFBIG, ENOSPC
 from pathlib import Path
+
+from bench.base.writing import is_listed
 
 NO_ROOM = (ENOSPC, EDQUOT, EFBIG)
 _BREAKS = re.compile(r"[\t-\r\x1c-\x1e\x85\u2028\u2029]+")
@@ -85,3 +88,14 @@ def file_of(text: str) -> Path:
     if path_of(text).is_dir():
         raise ArgumentTypeError(f"{text} is a folder; give a file")
     return Path(text)
+
+
+def writable(text: str) -> Path:
+    """Convert the path of a file to write at the end of a long command. Raise ArgumentTypeError for a folder, and for a
+    file that cannot be written."""
+    path = file_of(text)
+    if not is_listed(path) and not path.parent.is_dir():
+        raise ArgumentTypeError(f"{text}: there is no folder {path.parent}; make it first")
+    if not os.access(path if is_listed(path) else path.parent, os.W_OK):
+        raise ArgumentTypeError(f"{text}: cannot be written; give a file in a folder of your own")
+    return path

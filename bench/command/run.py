@@ -44,6 +44,7 @@ from bench.results import sweep_file
 from bench.results.lease import making
 from bench.results.runfolder import find_runs, finished, going_on, place
 from ddp.core.errors import EngineError
+from ddp.engine.modes import engine_of
 from ddp.process import termination
 
 if TYPE_CHECKING:
@@ -206,6 +207,11 @@ class Session:
         from bench.runner.supervise import left_by_killed
 
         spec = run_plan.spec
+        if engine_of(spec.engine).virtual:
+            from ddp.virtual.engine import check_path
+
+            with usage():
+                check_path(run_plan.job)
         if self.machines is not None:
             run_plan = replace(run_plan, job=replace(run_plan.job, elsewhere=self.machines.rendezvous))
         restarts, left = left_before(place(*spec.key), self.machines)

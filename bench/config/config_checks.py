@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bench.config.config import ClusterConfig, Config, DataConfig, ModelConfig, ProfileConfig
-from bench.config.virtual_checks import MAX_VIRTUAL, check_virtual
+from bench.config.link_checks import links_for
+from bench.config.virtual_checks import check_virtual
 from bench.models.data import DATA, DataOptions, check
 from bench.models.setup import Recipe, Setup
 from ddp.backends import SyncKind, check_link_faults, check_sharing
 from ddp.core.network.links import FORM
-from ddp.core.network.links import parse as parse_links
 from ddp.core.policies import meets_every_step
 from ddp.core.settings.checkpoints import Checkpointing
 from ddp.core.settings.faults import Fault
@@ -27,6 +27,7 @@ from ddp.settings import (
     DAY_S,
     DEVICES,
     HIGHEST_RATE,
+    MAX_VIRTUAL,
     MAX_WORLD,
     MOST_EPOCHS,
     MOST_SAMPLES,
@@ -222,7 +223,7 @@ def links_of(config: Config, world_size: int) -> list[str] | None:
     if not isinstance(words, str | list):
         raise ValueError(f"cluster.links={words!r} must be a link or a list of them; such as {FORM}")
     try:
-        links = parse_links(words, world_size)
+        links = links_for(words, world_size)
     except ValueError as error:
         raise ValueError(f"cluster.links: {error}") from None
     backend = backend_of(mode)

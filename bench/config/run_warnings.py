@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bench.base.number_format import plural
 from bench.config.config import Config
 from bench.config.config_checks import Machine
 from bench.config.virtual_checks import VIRTUAL_NOTE
@@ -20,7 +21,7 @@ def warnings_of(config: Config, world_size: int, machine: Machine) -> tuple[str,
     if engine_of(config.engine.name).virtual and world_size > 1:
         warnings.append(VIRTUAL_NOTE)
     elif here > machine.cores and not on_gpus:
-        share = f"{here} ranks share {machine.cores} cores"
+        share = f"{here} ranks share {plural(machine.cores, 'core')}"
         warnings.append(f"oversubscribed: {share}, so speeds say nothing about scaling")
     elif config.cluster.device == "cuda" and not on_gpus:
         warnings.append(f"{here} ranks share {machine.gpus} GPU(s), so speeds say nothing about scaling")

@@ -6,8 +6,6 @@ from bench.config.config import Config
 from ddp.backends import paired_backends
 from ddp.core.settings.virtual_time import CONSTANT
 
-MAX_VIRTUAL = 4096
-"""Most ranks in virtual time."""
 VIRTUAL_NOTE = "virtual: ranks trained in one process, all times are those of a virtual clock"
 
 

@@ -23,6 +23,7 @@ MOST_BYTES = 1 << 26
 """Most bytes of a trace; the public one has 339 KB."""
 MOST_OUTAGES = 10_000_000
 """Most outages of a history; so many take 2 GB."""
+FORM = 'a JSON list of {"node_id": "n1", "event_time": DAYS from 0 up, "event_type": "fault_start" or "fault_end"}'
 RATES = {"meta": 6.50, "llama3": 3.79, "bursts": 4.23}
 """Failures per 1,000 node-days. Meta's RSC-1 (Kokolis et al., HPCA 2025); Llama 3 (Dubey et al., 2024: 419 in 54 days
 on 2,048 nodes); InfiniteHBD-Trace (Shou et al., SIGCOMM 2025), whose failures are no Poisson process."""
@@ -61,14 +62,28 @@ def read_trace(path: Path, nodes: int) -> FailureTrace:
     """Read a trace in the format of InfiniteHBD: JSON objects with `node_id`, `event_time` (days) and `event_type`
     (`fault_start` or `fault_end`). Raises OSError, and ValueError that names what is wrong."""
     try:
-        events: list[dict[str, Any]] = json.loads(regular_files.content(path, MOST_BYTES))
-        rows = [
-            (float(e["event_time"]), str(e["event_type"]), str(e["node_id"]), str(e.get("fault_type"))) for e in events
-        ]
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-        raise ValueError(f"{path}: no trace of faults: {type(error).__name__}: {error}") from None
-    if not rows or not all(math.isfinite(row[0]) and row[0] >= 0 for row in rows):
-        raise ValueError(f"{path}: no trace of faults: it has no events, or times that are none")
+        events = json.loads(regular_files.content(path, MOST_BYTES))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: no trace of faults: {error}; it must be {FORM}") from None
+    if not isinstance(events, list) or not events:
+        raise ValueError(f"{path}: no trace of faults: it has no list of events; it must be {FORM}")
+    rows = list(map(_event, events))
+    for event, row in zip(events, rows, strict=True):
+        if row is None:
+            raise ValueError(f"{path}: no trace of faults: event {str(event)[:80]}; it must be {FORM}")
+    return _trace(path, [row for row in rows if row is not None], nodes)
+
+
+def _event(event: Any) -> tuple[float, str, str, str] | None:
+    """Return an event as (day, type, node, fault); None if it is none."""
+    try:
+        row = float(event["event_time"]), str(event["event_type"]), str(event["node_id"]), str(event.get("fault_type"))
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+        return None
+    return row if math.isfinite(row[0]) and row[0] >= 0 else None
+
+
+def _trace(path: Path, rows: Sequence[tuple[float, str, str, str]], nodes: int) -> FailureTrace:
     if strange := {row[1] for row in rows} - {"fault_start", "fault_end"}:
         raise ValueError(f"{path}: event_type is fault_start or fault_end, not {min(strange)}")
     if not (days := max(row[0] for row in rows)):

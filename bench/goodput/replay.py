@@ -101,9 +101,15 @@ class Replay:
     goodput: Goodput
 
 
-def replay(way: str, costs: ReplayCosts, absences: Sequence[Outage], interval_s: float) -> Replay:
+def replay(
+    way: str,
+    costs: ReplayCosts,
+    absences: Sequence[Outage],
+    interval_s: float,
+    tell: Callable[[float], None] = lambda seconds: None,
+) -> Replay:
     """Play one recovery strategy, with a checkpoint after every `interval_s` seconds of training, rounded to whole
-    steps."""
+    steps. `tell` gets the virtual time of every record, seconds."""
     name = EVERY_STEP if way == RESTART else way
     in_step = meets_every_step(name)
     lengths = {field.name: costs.window for field in fields(cast(Any, POLICIES[name])) if field.name in LENGTHS}
@@ -127,7 +133,7 @@ def replay(way: str, costs: ReplayCosts, absences: Sequence[Outage], interval_s:
     )
     # A policy that overlaps training and averaging has its snapshots averaged; the others use collectives.
     world = replace(world, blocking=not policy.init(world)[1].overlap)
-    sums, failures, end, finished = _played(policy, world, costs, absences, way != RESTART)
+    sums, failures, end, finished = _played(policy, world, costs, absences, way != RESTART, tell)
     result = projections(repetition(sums))
     assert result is not None
     return Replay(way, failures, end / 3600, finished, checkpoint_s, result)
@@ -183,7 +189,14 @@ def _simulation(
     return simulation
 
 
-def _played(policy: Policy, world: World, costs: ReplayCosts, absences: Sequence[Outage], elastic: bool) -> Played:
+def _played(
+    policy: Policy,
+    world: World,
+    costs: ReplayCosts,
+    absences: Sequence[Outage],
+    elastic: bool,
+    tell: Callable[[float], None],
+) -> Played:
     """Train until a rank that is needed is lost; then wait for the machines, and restart all ranks from the last
     checkpoint. If `elastic`, one rank suffices, and a lost one joins again when it has a machine and has started."""
     sums, failures, now = dict.fromkeys(PARTS, 0.0), 0, 0.0
@@ -192,7 +205,7 @@ def _played(policy: Policy, world: World, costs: ReplayCosts, absences: Sequence
     while now < costs.horizon_s:
         ahead = [outage.since(now) for outage in reversed(left if elastic else left[-1:])]
         deaths = _of_returned(ahead, costs) if elastic else ahead
-        stretch = _until(policy, world, costs, source, deaths, costs.horizon_s - now)
+        stretch = _until(policy, world, costs, source, deaths, (now, costs.horizon_s), tell)
         struck = [outage for outage in deaths if outage.start <= stretch.end]
         failures, now, source = failures + len(struck), now + stretch.end, stretch.source
         _add(sums, stretch.seconds)
@@ -242,15 +255,18 @@ def _until(
     costs: ReplayCosts,
     source: CoordinatorCheckpoint | None,
     deaths: Sequence[Outage],
-    limit_s: float,
+    within: tuple[float, float],
+    tell: Callable[[float], None],
 ) -> _TrainedStretch:
-    """Train from a checkpoint to the loss of a rank that is needed, or to the end, for at most `limit_s`."""
+    """Train from a checkpoint to the loss of a rank that is needed, or to the end, `within` two times of the run."""
+    limit_s = within[1] - within[0]
     times, written = SimulatedTimes(world.size), dict[int, float]()
     saved, last = 0.0, source
     waits = grouped((outage.rank, outage.stop - outage.start + costs.start_s) for outage in deaths)
 
     def listen(at: float, record: Any) -> None:
         nonlocal saved, last
+        tell(within[0] + at)
         times.listen(at, record)
         if isinstance(record, Saved):  # the order comes with the grant of the window that ends there
             written.setdefault(record.index, at)

@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from bench.base.number_format import plural
 from bench.base.tables import markdown
 from bench.goodput.closed_forms import expected_ettr
 from bench.goodput.replay import RESTART, Replay, ReplayCosts
@@ -48,8 +49,8 @@ def lines(history: ReplayedHistory) -> list[str]:
     head = ("way", "failures", "hours", "goodput", "ETTR", "ETT", "UCF", "repeated", *SHOWN)
     return [
         f"{history.trace}, {history.compress:,.4g} times as fast: {gap}; "
-        f"{costs.ranks:,} ranks and {history.spares:,} spares, {costs.hours:,.4g} h of training in {costs.rounds:,} windows "
-        f"of {costs.window} steps, seed {history.seed}",
+        f"{costs.ranks:,} ranks and {plural(history.spares, 'spare')}, {costs.hours:,.4g} h of training in "
+        f"{plural(costs.rounds, 'window')} of {plural(costs.window, 'step')}, seed {history.seed}",
         "",
         *markdown(head, map(_row, history.replays)),
         *_expected(history.expected_ettr),

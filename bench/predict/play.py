@@ -288,13 +288,11 @@ def _series(
     for rank in range(cell.ranks):
         source = fastest if rank == cell.healed else rank % calibration.ranks
         own = calibration.steps[source]
-        if cell.steps is None:
-            drawn = resampled(own, LENGTH, dice)
-        else:
-            drawn = mean_of(calibration.steps) * cell.steps.draw(LENGTH, dice, rank)
+        relative = np.ones(1) if cell.steps is None else cell.steps.draw(LENGTH, dice, rank)
+        drawn = resampled(own, LENGTH, dice) if cell.steps is None else mean_of(calibration.steps) * relative
         drawn = drawn * slow_part(own) if cold else drawn
         beside = calibration.gaps_s[source] - min(calibration.gaps_s)
         rows.append((beside + drawn).tolist())
-        sleeps.append(asleep(drawn, speeds[rank], step_s).tolist() if speeds else [0.0])
+        sleeps.append(asleep(drawn, speeds[rank], step_s * relative).tolist() if speeds else [0.0])
         first.append(calibration.first_s[source] / WARM)
     return rows, sleeps, first

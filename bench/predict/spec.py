@@ -6,9 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from bench.base import canonical
+from bench.base.number_format import plural
 from bench.config.spec import RunSpec
 from bench.predict.calibration import Calibration
-from bench.predict.play import PlayedCell, PredictedCell, samples_of, speeds_of
+from bench.predict.play import PlayedCell, PredictedCell, samples_of, speeds_of, step_s_of
+from bench.predict.traces import TracedSteps
 from ddp.engine.modes import mode_name
 from ddp.process.codec import Record
 
@@ -76,10 +78,17 @@ def otherwise(cell: PredictedCell, calibration: Calibration) -> list[str]:
         "other links: by the cost model": other_links(cell, calibration),
         f"policy {cell.policy}: what averages cost is that of {spec.policy}": cell.policy != spec.policy,
         "other settings of the policy": cell.policy == spec.policy and dict(cell.settings) != policy_settings(spec),
-        "step times are drawn from a distribution": cell.steps is not None,
+        _drawn(cell, step_s_of(calibration)): cell.steps is not None,
         f"slower ranks than the calibrated {slowest:g}" if slower else "other speeds": speeds != as_run,
     }
     return [line for line, holds in lines.items() if holds]
+
+
+def _drawn(cell: PredictedCell, step_s: float) -> str:
+    """Return how step times are drawn."""
+    shape = f"as in {cell.steps.name}" if isinstance(cell.steps, TracedSteps) else "as drawn from a distribution"
+    mean = f"the emulated {1e3 * step_s:g} ms a step, by speed" if step_s else "the calibrated mean of a step"
+    return f"step times scatter {shape}, around {mean}"
 
 
 def beyond(cell: PredictedCell, calibration: Calibration, shown: bool = False) -> list[str]:
@@ -97,7 +106,8 @@ def beyond(cell: PredictedCell, calibration: Calibration, shown: bool = False) -
     if cell.cores is None and calibration.device == "cpu" and cell.ranks > calibration.ranks:
         lines.append("each rank has a core of its own (--cores N: all share N)")
     if cell.cores is not None and cell.ranks > max(cell.cores, calibration.ranks):
-        lines.append(f"{cell.ranks} ranks share {cell.cores} cores: what that costs beside waiting is a guess")
+        shared = plural(cell.cores, "core")
+        lines.append(f"{cell.ranks} ranks share {shared}: what that costs beside waiting is a guess")
     lines += otherwise(cell, calibration)
     if samples_of(cell, calibration) > calibration.samples:
         lines.append(f"{samples_of(cell, calibration):,} samples an epoch, where the run had {calibration.samples:,}")

@@ -62,10 +62,10 @@ def resampled(series: Floats, length: int, dice: np.random.Generator) -> Floats:
     return np.asarray(series[places], np.float64)
 
 
-def asleep(series: Floats, speed: float, step_s: float = 0.0) -> Floats:
+def asleep(series: Floats, speed: float, step_s: float | Floats = 0.0) -> Floats:
     """Return the seconds that a rank of an emulated speed sleeps after each step: one value, in proportion to its median
-    step, or for the rest of `step_s / speed` one for each step."""
-    if step_s:
+    step, or for the rest of `step_s / speed` one for each step. `step_s` may differ by step."""
+    if np.any(step_s):
         return (step_s / speed - series).clip(0)
     return np.array([(1 / speed - 1) * float(np.median(series))])
 

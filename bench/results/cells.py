@@ -12,7 +12,7 @@ from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 from bench.base.grouping import grouped
-from bench.base.number_format import plural
+from bench.base.number_format import in_turn, plural
 from bench.results.analysis.faults import missing
 from bench.results.runfolder import Run, group_of
 from bench.results.schema import Metrics
@@ -218,14 +218,20 @@ def cells(runs: Sequence[Run]) -> list[Cell]:
     for run in runs:
         m = run.metrics
         groups[Workload.of(run), m.mode, m.world_size, m.config_hash].append(run)
-    labels = Counter((key[0], _label(group[0].metrics)) for key, group in groups.items())
-    transports = Counter((k[0], _label(g[0].metrics), g[0].metrics.transport) for k, g in groups.items())
+    firsts = {key: group[0] for key, group in groups.items()}
+    links = grouped(((key[0], _label(run.metrics)), _links(run)) for key, run in firsts.items())
+    texts = {}
+    for key, run in firsts.items():
+        others = set(links[key[0], _label(run.metrics)])
+        texts[key] = _label(run.metrics, _links(run) if len(others) > 1 else "")
+    labels = Counter((key[0], text) for key, text in texts.items())
+    transports = Counter((key[0], texts[key], run.metrics.transport) for key, run in firsts.items())
     alike: dict[str, set[Workload]] = defaultdict(set)
     for workload, *_ in groups:
         alike[workload.model].add(workload)
     listed = []
     for key, group in sorted(groups.items(), key=lambda item: _order(item[1][0])):
-        label = _label(group[0].metrics)
+        label = texts[key]
         unique = labels[key[0], label] == 1
         ordered = tuple(sorted(group, key=lambda run: (run.metrics.seed, run.path)))
         if not unique and transports[key[0], label, group[0].metrics.transport] == 1:
@@ -257,13 +263,20 @@ def _kind(run: Run) -> str:
     return status if status in ("ok", "killed") else "failed"
 
 
-def _label(m: Metrics) -> str:
+def _label(m: Metrics, links: str = "") -> str:
+    """Return the label of a cell; `links`: those that other cells of this label do not have."""
     source = f" ({m.source})" if m.source else ""
     if m.engine == "solo" and not m.emulated_speeds:
         return f"{m.mode}{source}"
-    speeds = " at speeds " + "/".join(f"{speed:g}" for speed in m.emulated_speeds) if m.emulated_speeds else ""
+    speeds = f" at speeds {in_turn(m.emulated_speeds)}" if m.emulated_speeds else ""
     script = f" with {', '.join(m.scripted_faults)}" if m.scripted_faults else ""
-    return f"{m.mode} ×{m.world_size}{speeds}{script}{source}"
+    return f"{m.mode} ×{m.world_size}{speeds}{script}{links}{source}"
+
+
+def _links(run: Run) -> str:
+    """Return the emulated links of a run as part of a label; empty: none."""
+    words = group_of(run.config, "cluster").get("links")
+    return f" over {', '.join(map(str, words))}" if isinstance(words, list) and words else ""
 
 
 def _order(run: Run) -> tuple[object, ...]:

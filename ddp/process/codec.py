@@ -43,6 +43,8 @@ _heads = {cls: b'{"type":"%b",' % name.encode() for name, cls in (EVENTS | COMMA
 _HEAD = b'{"type":"'
 SLICE_HEAD = _heads[events.Slice]
 """How `encode` begins the line of a slice."""
+SHOWN = 100
+"""Bytes of a line that an error shows."""
 _measured = msgspec.json.Decoder(MeasuredSlice)
 
 
@@ -76,9 +78,15 @@ def decode(line: bytes | str) -> Any:
         kind = _type(line)
         return _decoders[kind].decode(_renamed(line, kind))
     except KeyError as error:
-        raise ProtocolError(f"message without a known type ({error}): {line[:200]!r}") from None
+        raise ProtocolError(f"message without a known type ({error}): {_shown(line)}") from None
     except (msgspec.MsgspecError, ValueError) as error:
-        raise ProtocolError(f"malformed message ({error}): {line[:200]!r}") from None
+        raise ProtocolError(f"malformed message ({error}): {_shown(line)}") from None
+
+
+def _shown(line: bytes | str) -> str:
+    """Return the begin of a line for an error; of bytes that are no text, one mark each."""
+    text = line[:SHOWN].decode("utf-8", "replace") if isinstance(line, bytes) else line[:SHOWN]
+    return repr("".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text))
 
 
 def decode_all(lines: Sequence[bytes]) -> list[Any]:
@@ -95,7 +103,7 @@ def decode_slice(line: bytes) -> MeasuredSlice:
     try:
         return _measured.decode(line)
     except (msgspec.MsgspecError, ValueError) as error:
-        raise ProtocolError(f"malformed message ({error}): {line[:200]!r}") from None
+        raise ProtocolError(f"malformed message ({error}): {_shown(line)}") from None
 
 
 def _type(line: bytes | str) -> str:
@@ -118,7 +126,7 @@ def body(line: bytes | str) -> dict[str, Any]:
     try:
         return msgspec.json.decode(_renamed(line, _kind.decode(line).type), type=dict[str, Any])
     except (msgspec.MsgspecError, ValueError) as error:
-        raise ProtocolError(f"malformed message ({error}): {line[:200]!r}") from None
+        raise ProtocolError(f"malformed message ({error}): {_shown(line)}") from None
 
 
 def stamp(line: bytes | str) -> float:
@@ -126,4 +134,4 @@ def stamp(line: bytes | str) -> float:
     try:
         return _stamp.decode(line).at
     except (msgspec.MsgspecError, ValueError) as error:
-        raise ProtocolError(f"not a recorded line ({error}): {line[:200]!r}") from None
+        raise ProtocolError(f"not a recorded line ({error}): {_shown(line)}") from None

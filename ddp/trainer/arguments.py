@@ -85,7 +85,8 @@ def world_size_of(size: int | None, gpus: int, device: str, way: Mode, started: 
         raise ValueError("device='cuda', but torch sees no CUDA device; use device='auto' or 'cpu'")
     if size is None:
         return 1 if engine_of(way.engine).one_rank else min(max(gpus, 1), checks.MAX_WORLD)
-    if not engine_of(way.engine).fits(checks.whole("world_size", size, 1, checks.MAX_WORLD)):
+    most = checks.MAX_VIRTUAL if engine_of(way.engine).virtual else checks.MAX_WORLD
+    if not engine_of(way.engine).fits(checks.whole("world_size", size, 1, most)):
         raise ValueError(f"world_size={size} with mode={way.name!r}, which has one rank: leave it out")
     if started is None:
         check_sharing(way.backend, device, gpus, size)

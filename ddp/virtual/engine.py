@@ -85,12 +85,16 @@ def run(job: Job, emit: Emit) -> None:
 
 def ranks_of(job: Job) -> VirtualRanks:
     """Return the ranks, by the path that the job asks for. Raises ValueError if that path cannot train the job."""
+    check_path(job)
     path = job.virtual.path
-    wanted = path == "vectorised" or (path == "auto" and job.world_size >= MANY)
-    why = unfit(job) if wanted else ""
-    if path == "vectorised" and why:
+    together = path == "vectorised" or (path == "auto" and job.world_size >= MANY and not unfit(job))
+    return VectorisedRanks(job) if together else SequentialRanks(job)
+
+
+def check_path(job: Job) -> None:
+    """Raise ValueError if the path that the job asks for cannot train it."""
+    if job.virtual.path == "vectorised" and job.world_size > 1 and (why := unfit(job)):
         raise ValueError(f"virtual.path=vectorised: {why}; use virtual.path=sequential")
-    return VectorisedRanks(job) if wanted and not why else SequentialRanks(job)
 
 
 def play(job: Job, ranks: VirtualRanks, emit: Emit) -> None:

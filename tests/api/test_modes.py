@@ -125,3 +125,11 @@ def test_what_a_mode_cannot_do(make: Make, given: dict[str, Any], remedy: str) -
 def test_settings_of_a_mode_are_where_its_policy_begins(make: Make) -> None:
     assert (own := make(mode="graph_cadence")._job.policy) == type(own)(anchor=1, max_anchor=4)  # type: ignore[call-arg]
     assert make(mode="graph_cadence", max_anchor=2)._job.policy == type(own)(anchor=1, max_anchor=2)  # type: ignore[call-arg]
+
+
+def test_a_trainer_takes_as_many_virtual_ranks_as_the_command(make: Make) -> None:
+    """It stopped at 64, which is the most processes."""
+    state = make(mode="virtual_nccl_sync", world_size=80, epochs=1, batch_size=2).run().join()
+    assert all(torch.isfinite(value).all() for value in state.params.values())
+    with pytest.raises(ValueError, match="from 1 to 4096"):
+        make(mode="virtual_nccl_sync", world_size=4097)

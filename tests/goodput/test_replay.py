@@ -13,6 +13,7 @@ import pytest
 
 from bench.base.exitcodes import Exit
 from bench.command.cli import dispatch
+from bench.command.verbs import goodput_command
 from bench.goodput.closed_forms import daly, expected_ettr
 from bench.goodput.outages import Outage, drawn, with_spares
 from bench.goodput.replay import ReplayCosts, replay, ways
@@ -93,7 +94,7 @@ def test_a_policy_whose_windows_grow_saves_as_often_as_others() -> None:
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A table, JSON with the same figures, and an exit code."""
-    file = tmp_path / "new" / "goodput.json"
+    file = tmp_path / "goodput.json"
     words = ["goodput", "--ranks", "4", "--hours", "2", "--compress", "5000", "--json", str(file), "--trace", "bursts"]
     assert dispatch(words) == Exit.OK
     text, body = capsys.readouterr().out, json.loads(file.read_text(encoding="utf-8"))
@@ -113,6 +114,10 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         (["--trace", "meat"], "did you mean 'meta'"),
         (["--trace", "no/such.json"], "no/such.json"),
         (["--ranks", "1"], "--ranks 1: give a number from 2"),
+        (
+            ["--ranks", "4", "--hours", "1", "--step", "7200"],
+            "a window of 10 steps of 7200 s takes 20 h; give more hours",
+        ),
         (["--policies", "cadense"], "did you mean 'cadence'"),
         (["--compress", "1e-310"], "give a number from 1e-9"),
         (["--hour", "3"], "did you mean --hours"),
@@ -132,3 +137,35 @@ def test_a_restarted_run_that_does_not_end_is_said_to_be_unfinished() -> None:
         played = replay(way, costs, [], 600.0)
         assert not played.finished
         assert played.hours == pytest.approx(1.0, rel=0.1)
+
+
+def test_hours_are_those_of_whole_windows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They were those given, whatever was simulated."""
+    file = tmp_path / "goodput.json"
+    words = ["--ranks", "2", "--hours", "1.4", "--step", "360", "--policies", "sync", "--json", str(file)]
+    assert dispatch(["goodput", *words]) == Exit.OK
+    assert "1 h of training in 1 window of 10 steps" in capsys.readouterr().out
+    assert json.loads(file.read_text())["costs"]["hours"] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("name", ["t1.txt", "t4"])
+def test_a_file_is_a_trace_whatever_its_name(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its name was called an unknown trace."""
+    monkeypatch.chdir(tmp_path)
+    kinds = ((0.1, "fault_start"), (0.2, "fault_end"))
+    events = [{"node_id": "a", "event_time": at, "event_type": kind} for at, kind in kinds]
+    Path(name).write_text(json.dumps(events), encoding="utf-8")
+    assert dispatch(["goodput", "--trace", name, "--ranks", "2", "--hours", "1", "--policies", "sync"]) == Exit.OK
+    assert f"{name}, " in capsys.readouterr().out
+
+
+def test_a_long_replay_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing was shown for minutes."""
+    monkeypatch.setattr(goodput_command, "TOLD_S", 0.0)
+    assert dispatch(["goodput", "--ranks", "2", "--hours", "2", "--policies", "restart"]) == Exit.OK
+    lines = [line for line in capsys.readouterr().err.splitlines() if "without failures 2 h" in line]
+    hours = [float(line.split(" at ")[1].split(" h;")[0]) for line in lines]
+    assert hours == sorted(hours)
+    assert 1.5 < hours[-1] < 4

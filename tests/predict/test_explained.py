@@ -155,7 +155,7 @@ def test_hidden_waiting_is_told_by_the_begins_of_backward_passes() -> None:
 def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str], quiet: Callable[..., int]) -> None:
     assert quiet("model=logistic", "mode=nccl_sync", "train.epochs=1", f"output={tmp_path}") == 0
     folder = next(tmp_path.glob("*/*/w2-*"))
-    file = tmp_path / "new" / "explained.json"
+    file = tmp_path / "explained.json"
     assert dispatch(["explain", str(folder), "--json", str(file)]) == Exit.OK
     said, body = capsys.readouterr().out, json.loads(file.read_text())
     assert f"{body['samples']:,} samples: {rate(body['samples_per_s'])} samples/s" in said

@@ -215,7 +215,7 @@ def test_the_verb(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, made: Path, again: Path
 ) -> None:
     monkeypatch.setattr("bench.timeline.draw", lambda *picture: None)
-    tree, file = tmp_path / "predicted", tmp_path / "new" / "predicted.json"
+    tree, file = tmp_path / "predicted", tmp_path / "predicted.json"
     words = ["--ranks", "2,5", "--policies", "sync,cadence", "--links", "same,ib", "--json", str(file)]
     assert dispatch(["predict", str(made), str(again), "--output", str(tree), *words]) == Exit.OK
     said, body = capsys.readouterr().out, json.loads(file.read_text())

@@ -14,7 +14,7 @@ import msgspec
 from bench.base.exitcodes import Exit
 from bench.base.number_format import rate
 from bench.base.tables import markdown
-from bench.base.usage import UsageError, file_of, path_of, usage
+from bench.base.usage import UsageError, path_of, usage, writable
 from bench.base.writing import write_json
 from bench.command.parser import Parser
 from bench.config.spec import RunSpec
@@ -42,7 +42,7 @@ def add(parser: Parser) -> None:
     """Declare the options."""
     about = "run folder, or a Parquet trace of a pipelined job (.parquet)"
     parser.add_argument("path", type=path_of, metavar="RUN", help=about)
-    parser.add_argument("--json", type=file_of, metavar="FILE", help="also write the result to this file, as JSON")
+    parser.add_argument("--json", type=writable, metavar="FILE", help="also write the result to this file, as JSON")
 
 
 def explain(options: argparse.Namespace) -> Exit:

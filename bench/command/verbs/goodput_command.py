@@ -5,22 +5,26 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields, replace
 from pathlib import Path
+from time import monotonic
 
 from bench.base.exitcodes import Exit
 from bench.base.garbage import no_collections
-from bench.base.usage import file_of, usage
+from bench.base.number_format import plural
+from bench.base.usage import usage, writable
 from bench.base.writing import write_json
 from bench.command.parser import Parser
 from bench.goodput.closed_forms import daly
-from bench.goodput.outages import DAY_S, Outage, drawn, mean_gap, read_trace, replayed, with_spares
+from bench.goodput.outages import DAY_S, RATES, Outage, drawn, mean_gap, read_trace, replayed, with_spares
 from bench.goodput.replay import Replay, ReplayCosts, replay, ways
 from bench.goodput.table import ReplayedHistory, body, lines
 from ddp.suggest import unknown
 
 MOST_RANKS, MOST_HOURS = 1 << 17, 1e5
+TOLD_S = 5.0
+"""Seconds between two lines of progress."""
 COSTS = {
     "step": "seconds of a step",
     "jitter": "fraction by which a step may take longer",
@@ -61,7 +65,7 @@ def add(parser: Parser) -> None:
         default = _default(name)
         help = f"{what} (default: {default:g})"
         parser.add_argument(f"--{name}", type=float, default=default, metavar="S", help=help)
-    parser.add_argument("--json", type=file_of, metavar="FILE", help="also write the result to this file, as JSON")
+    parser.add_argument("--json", type=writable, metavar="FILE", help="also write the result to this file, as JSON")
 
 
 def _default(name: str) -> float:
@@ -74,7 +78,7 @@ def goodput(options: argparse.Namespace) -> Exit:
     with usage():
         _check(options)
         costs = _costs(options)
-        outages, compress = _outages(options, costs.horizon_s)
+        outages, compress = _outages(options, costs)
         spares = round(options.spares * options.ranks)
     absences = with_spares(outages, spares, options.replace)
     gap = mean_gap(outages, costs.horizon_s)
@@ -93,25 +97,45 @@ def goodput(options: argparse.Namespace) -> Exit:
 
 def _played(names: Iterable[str], costs: ReplayCosts, absences: list[Outage], interval: float) -> Iterator[Replay]:
     for way in names:
-        played = replay(way, costs, absences, interval)
+        played = replay(way, costs, absences, interval, _teller(way, costs.hours))
         took = f"{played.hours:,.1f} h, {played.failures} failures"
         print(f"{way}: goodput {100 * played.goodput.goodput:.1f} %, {took}", file=sys.stderr, flush=True)
         yield played
 
 
-def _outages(options: argparse.Namespace, horizon_s: float) -> tuple[list[Outage], float]:
+def _teller(way: str, hours: float) -> Callable[[float], None]:
+    """Return a function of virtual seconds that prints them from time to time."""
+    last = monotonic()
+
+    def tell(seconds: float) -> None:
+        nonlocal last
+        if monotonic() - last > TOLD_S:
+            last = monotonic()
+            print(f"{way}: at {seconds / 3600:,.1f} h; without failures {hours:,.4g} h", file=sys.stderr, flush=True)
+
+    return tell
+
+
+def _outages(options: argparse.Namespace, costs: ReplayCosts) -> tuple[list[Outage], float]:
     """Return the outages, and the factor by which their rate is raised."""
-    if "/" in options.trace or options.trace.endswith(".json"):
-        trace = read_trace(Path(options.trace), options.nodes)
-        compress = options.compress or trace.days * DAY_S / (options.hours * 3600)
-        return replayed(trace, options.ranks, horizon_s, compress, options.seed), compress
+    name, path = options.trace, Path(options.trace)
+    if name not in RATES and ("/" in name or name.endswith(".json") or path.exists()):
+        trace = read_trace(path, options.nodes)
+        compress = options.compress or trace.days * DAY_S / (costs.hours * 3600)
+        return replayed(trace, options.ranks, costs.horizon_s, compress, options.seed), compress
     compress = options.compress or 1.0
-    return drawn(options.trace, options.ranks, horizon_s, compress, options.seed), compress
+    return drawn(name, options.ranks, costs.horizon_s, compress, options.seed), compress
 
 
 def _costs(options: argparse.Namespace) -> ReplayCosts:
+    """Return the costs, with the hours of a whole number of windows. Raise ValueError if there is none."""
     own = {field.name: getattr(options, field.name.removesuffix("_s")) for field in fields(ReplayCosts)}
-    return ReplayCosts(**own)
+    costs = ReplayCosts(**own)
+    window_h = costs.window * costs.step_s / 3600
+    if window_h > costs.hours * (1 + 1e-9):
+        window = f"a window of {plural(costs.window, 'step')} of {costs.step_s:g} s takes {window_h:.4g} h"
+        raise ValueError(f"--hours {costs.hours:g}: {window}; give more hours, or a smaller --window or --step")
+    return replace(costs, hours=costs.rounds * window_h)
 
 
 def _check(options: argparse.Namespace) -> None:

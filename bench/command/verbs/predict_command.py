@@ -12,10 +12,11 @@ from bench.base.exitcodes import Exit
 from bench.base.garbage import no_collections
 from bench.base.number_format import metric, rate
 from bench.base.tables import markdown
-from bench.base.usage import file_of, path_of, usage
+from bench.base.usage import path_of, usage, writable
 from bench.base.writing import write_json
 from bench.command.parser import Parser
 from bench.command.verbs.explain_command import CHROME, ended, located, records_in
+from bench.config.link_checks import links_for
 from bench.predict.calibration import Calibration, calibrated
 from bench.predict.cells import Prediction
 from bench.predict.cells import predict as predict_cell
@@ -29,7 +30,7 @@ from bench.results.analysis.stream import sort
 from bench.results.analysis.training import train_seconds
 from bench.results.runfolder import EVENTS, unended
 from bench.results.schema import MOST_RANKS
-from ddp.core.network.links import ALGORITHMS, Links, parse
+from ddp.core.network.links import ALGORITHMS, Links
 from ddp.core.policies import POLICIES
 from ddp.settings import emulated, known
 from ddp.sim.distributions import StepDistribution, distribution
@@ -51,9 +52,8 @@ def add(parser: Parser) -> None:
     links = f"links, as in cluster.links, or an algorithm; {AS_CALIBRATED}: of the run (default: {AS_CALIBRATED})"
     parser.add_argument("--links", default=AS_CALIBRATED, metavar="A,B", help=links)
     parser.add_argument("--speeds", metavar="X,Y", help="emulated speeds of ranks, again from the first one")
-    steps = (
-        "what step times are drawn from: lognormal:SD, exponential:PART, pareto:EXPONENT, onoff:FACTOR:PART, or a trace"
-    )
+    steps = "draw step times with the run's mean: lognormal:SD, exponential:PART, pareto:EXPONENT, onoff:FACTOR:PART, or as "
+    steps += "they scatter in a trace"
     parser.add_argument("--steps", metavar="NAME:X", help=steps)
     every = "of the same backend: all, or some (default: that of the run)"
     parser.add_argument("--policies", metavar="A,B", help=every)
@@ -66,7 +66,7 @@ def add(parser: Parser) -> None:
     parser.add_argument("--what-if", action="store_true", help=alone)
     out = "tree of run folders to write, as report and dashboard read them (default: predicted; none: write none)"
     parser.add_argument("--output", type=path_of, default=Path("predicted"), metavar="TREE", help=out)
-    parser.add_argument("--json", type=file_of, metavar="FILE", help="also write the result to this file, as JSON")
+    parser.add_argument("--json", type=writable, metavar="FILE", help="also write the result to this file, as JSON")
 
 
 def predict(options: argparse.Namespace) -> Exit:
@@ -130,10 +130,13 @@ def _cells(
     """Yield (name, cell, source) for each cell to predict; the name is set if the cell is a variant of the one before.
     Raise ValueError."""
     first = sources[0].calibration
-    ranks = [_count(word) for word in options.ranks.split(",")] if options.ranks else [first.ranks]
-    links = [_links(word, min(ranks), options.bandwidth, first) for word in options.links.split(",")]
+    ranks = list(dict.fromkeys(map(_count, options.ranks.split(",")))) if options.ranks else [first.ranks]
+    links = _distinct(options.links.split(","), min(ranks), options.bandwidth, first)
     policies = _policies(options.policies)
     speeds = emulated("--speeds", [_number(word) for word in options.speeds.split(",")]) if options.speeds else ()
+    for size in sorted(ranks):
+        if size < len(speeds):
+            print(f"×{size} takes only the first {size} of {len(speeds)} --speeds")
     steps = step_times(options.steps) if options.steps else None
     if options.heal is not None and not 0 <= options.heal < min(ranks):
         raise ValueError(f"--heal {options.heal}: ranks are 0 to {min(ranks) - 1}")
@@ -173,7 +176,7 @@ def _links(word: str, ranks: int, bandwidth: float, calibration: Calibration) ->
     if word in ALGORITHMS and calibration.links is None:
         raise ValueError(f"--links {word}: the run has no links; give them before it, such as 'wan_1g_30ms {word}'")
     same = word == AS_CALIBRATED or word in ALGORITHMS
-    links = calibration.links if same else parse(word.split(), ranks)
+    links = calibration.links if same else links_for(word.split(), ranks)
     links = replace(links, algorithm=word) if links is not None and word in ALGORITHMS else links
     if bandwidth == 1.0:
         return links
@@ -182,10 +185,22 @@ def _links(word: str, ranks: int, bandwidth: float, calibration: Calibration) ->
     return faster(links, bandwidth)
 
 
+def _distinct(words: Sequence[str], ranks: int, bandwidth: float, calibration: Calibration) -> list[Links | None]:
+    """Return the links that `words` name, and say of which that they were named before. Raise ValueError."""
+    kept: dict[str, tuple[str, Links | None]] = {}
+    for word in words:
+        links = _links(word, ranks, bandwidth, calibration)
+        text = " ".join(links.words) if links is not None else ""
+        if text in kept:
+            print(f"left out --links {word}: the same as {kept[text][0]}")
+        kept.setdefault(text, (word, links))
+    return [links for _, links in kept.values()]
+
+
 def _policies(words: str | None) -> tuple[str, ...]:
     if words == "all":
         return tuple(POLICIES)
-    return tuple(known("policy", word, POLICIES) for word in words.split(",")) if words else ()
+    return tuple(dict.fromkeys(known("policy", word, POLICIES) for word in words.split(","))) if words else ()
 
 
 def _about(source: CalibratedCell, cores: int | None) -> Iterator[str]:

@@ -84,6 +84,11 @@ OUTER = "averaging.outer=momentum"
         ("cluster.faults=[2@5:crash]", "ranks are 0 to 1"),
         (f"{SOLO} cluster.faults=[0@5:crash]", "use world_size=2 or more"),
         ("mode=graph_sync cluster.faults=[1@5:crash]", "use mode=nccl_sync"),
+        # Links that connect nothing.
+        ("'cluster.links=[1:wan_1g_30ms]'", "cluster.links: link '1:wan_1g_30ms' connects no two ranks"),
+        ("'cluster.links=[ib,0+0:wan_1g_30ms]'", "link '0+0:wan_1g_30ms' connects no two ranks"),
+        ("'cluster.links=[tree]'", "cluster.links: tree is an algorithm without a link"),
+        ("'cluster.links=[ring,tree]'", "ring,tree is an algorithm without a link"),
         # What the mode cannot do.
         ("mode=torch_fsdp checkpoint.every=1", "mode=torch_fsdp makes no checkpoints: leave out checkpoint.*"),
         ("mode=torch_zero1 checkpoint.unit=epochs", "mode=torch_zero1 makes no checkpoints: leave out checkpoint.*"),

@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import combinations
 
 import pytest
 
 from bench.config.config import Choice, ClusterConfig, DataConfig, ProfileConfig, TrainConfig
 from bench.config.config_checks import Machine
+from bench.config.link_checks import connects_any
 from bench.config.plan import plan
 from bench.models.data import DATA
+from ddp.core.network.links import parse
 from tests.bench.conftest import Bench
 from tests.bench.planned import BASE, SETUP, planned
 
@@ -155,3 +158,11 @@ def test_a_plan_refuses_what_the_run_would_refuse(
     assert why in capsys.readouterr().err
     assert bench("plan", "model=mlp", "mode=solo", word) == 2
     assert re.search(f"impossible: .*{why}", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    "ranks", ["", "1:", "0-1:", "0_3:", "0+0:", "0+0_2:", "0-3+1:", "1+0-3:", "2+2+2:", "0+0+1:", "0-1+2-3:"]
+)
+def test_a_link_is_refused_if_no_pair_of_ranks_uses_it(ranks):
+    (rule,) = parse(f"{ranks}ib", 4).rules
+    assert connects_any(rule) == any(rule.connects(a, b) for a, b in combinations(range(4), 2))

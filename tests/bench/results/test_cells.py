@@ -13,6 +13,7 @@ from rich.console import Console
 
 from bench import report
 from bench.base.exitcodes import Exit
+from bench.base.number_format import in_turn
 from bench.command.printed import summary
 from bench.report import write_report
 from bench.report.measures.compare import rivals, wires
@@ -238,3 +239,40 @@ def test_engine_and_transport_are_told_apart_or_that_they_are_not_is_said(tmp_pa
     assert wires(rivals(found)) == ""
     labels = {cell.label for cell in found}
     assert labels == {"nccl_sync ×2 over memory", "nccl_sync ×2 over gloo", "torch_ddp ×2"}
+
+
+def linked(root: Path, links: list[str], config_hash: str) -> None:
+    """A predicted run over emulated links."""
+    spec = make_spec("nccl_sync", config_hash=config_hash, source="predicted", config={"cluster": {"links": links}})
+    folder = write_run(root / config_hash[:1], spec, make_metrics(spec))
+    (folder / CONFIG).write_text(json.dumps({"cluster": {"links": links}}))
+
+
+def test_cells_over_different_links_are_named_by_them(tmp_path: Path) -> None:
+    """They differed only by a hash."""
+    linked(tmp_path, ["ib"], "a" * 64)
+    (one,) = cells(find_runs(tmp_path)[0])
+    assert one.label == "nccl_sync ×2 (predicted)"
+    linked(tmp_path, ["ib", "tree"], "b" * 64)
+    linked(tmp_path, [], "c" * 64)
+    labels = {cell.label for cell in cells(find_runs(tmp_path)[0])}
+    ends = ["", " over ib", " over ib, tree"]
+    assert labels == {f"nccl_sync ×2{end} (predicted)" for end in ends}
+    linked(tmp_path, ["ib"], "d" * 64)
+    labels = {cell.label for cell in cells(find_runs(tmp_path)[0])}
+    assert {"nccl_sync ×2 over ib (predicted) #aaaaaa", "nccl_sync ×2 over ib (predicted) #dddddd"} < labels
+
+
+@pytest.mark.parametrize(
+    ("speeds", "text"),
+    [
+        ((1.0, 0.5), "1/0.5"),
+        ((1.0, 0.5) * 4, "1/0.5/1/0.5/1/0.5/1/0.5"),
+        ((1.0, 0.5) * 32, "1/0.5 in turn"),
+        ((1.0, 0.5, 0.25) * 3 + (1.0,), "1/0.5/0.25 in turn"),
+        (tuple(1 - n / 100 for n in range(64)), "1/0.99/0.98/0.97/… (64)"),
+        ((1.0,) * 9, "1 in turn"),
+    ],
+)
+def test_many_speeds_are_shortened(speeds: tuple[float, ...], text: str) -> None:
+    assert in_turn(speeds) == text

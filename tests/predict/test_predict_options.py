@@ -1,0 +1,96 @@
+"""What options of `bench predict` do and say: drawn step times, links, speeds."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench.base.exitcodes import Exit
+from bench.command.cli import dispatch
+from bench.predict.evidence import own_cell, rate_of
+from bench.predict.spec import otherwise
+from bench.predict.traces import TracedSteps
+from bench.results.runfolder import EVENTS
+from ddp.sim.distributions import distribution
+from tests.predict.measured import run_of
+from tests.predict.test_predict import CONFIG, calibration, constant
+
+
+def test_drawn_steps_scatter_around_the_emulated_step() -> None:
+    """They scaled the work beneath it, so that a given time of a step hid them."""
+    plain = constant(calibration(), 0.01, 0.01)
+    config = CONFIG | {"cluster": {"speeds": [1.0, 1.0], "step_s": 0.01}}
+    work = constant(calibration(speeds=(1.0, 1.0)), 0.001, 0.002)
+    held = replace(work, spec=replace(work.spec, config=config))
+    drawn = distribution("lognormal:1")
+    rates = [rate_of(replace(own_cell(own), steps=drawn), own, 0) for own in (plain, held)]
+    assert rates[1] == pytest.approx(rates[0], rel=0.01)
+    assert rates[1] < 0.7 * rate_of(own_cell(held), held, 0)
+    assert otherwise(replace(own_cell(held), steps=drawn), held) == [
+        "step times scatter as drawn from a distribution, around the emulated 10 ms a step, by speed"
+    ]
+
+
+def test_of_a_trace_only_the_shape_counts_and_is_said() -> None:
+    own = constant(calibration(), 0.01, 0.01)
+    slow, fast = (TracedSteps("job.json", (np.array([1.0, 2.0, 3.0]) * scale,)) for scale in (1.0, 1e-3))
+    assert len({rate_of(replace(own_cell(own), steps=each), own, 0) for each in (slow, fast)}) == 1
+    said = "step times scatter as in job.json, around the calibrated mean of a step"
+    assert otherwise(replace(own_cell(own), steps=slow), own) == [said]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run_of(calibration(), tmp_path_factory.mktemp("runs"))
+
+
+def test_what_is_given_twice_is_predicted_once(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--ranks", "2,2", "--links", "ib,same,ib ring,ib tree", "--policies", "sync,sync", "--output", "none"]
+    assert dispatch(["predict", str(made), *words]) == Exit.OK
+    said = capsys.readouterr().out
+    assert "left out --links ib ring: the same as ib\n" in said
+    rows = [line.split(" | ")[0] for line in said.splitlines() if line.startswith("| nccl")]
+    assert rows == [f"| nccl_sync ×2 over {links}" for links in ("ib", "as calibrated", "ib tree")]
+
+
+def test_speeds_that_no_rank_has_are_said(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--ranks", "2,3", "--speeds", "1,0.5,0.25", "--cores", "1", "--output", "none"]
+    assert dispatch(["predict", str(made), *words]) == Exit.OK
+    said = capsys.readouterr().out
+    assert said.count("--speeds") == 1
+    assert "×2 takes only the first 2 of 3 --speeds\n" in said
+    assert "3 ranks share 1 core:" in said
+
+
+@pytest.mark.parametrize("links", ["1:ib", "0+0:ib", "ring tree"])
+def test_links_without_effect_are_refused(made: Path, links: str) -> None:
+    assert dispatch(["predict", str(made), "--output", "none", "--links", links]) == Exit.USAGE
+
+
+@pytest.mark.parametrize("verb", ["predict", "explain", "goodput"])
+def test_a_result_that_could_not_be_written_is_refused_first(
+    verb: str, made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was found after all had been computed."""
+    file = tmp_path / "no" / "such.json"
+    paths = [str(made)] if verb != "goodput" else []
+    assert dispatch([verb, *paths, "--json", str(file)]) == Exit.USAGE
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert f"there is no folder {file.parent}" in error
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bytes_that_are_no_record_are_shown_in_short(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(made, tmp_path / "run"))
+    (folder / EVENTS).write_bytes(bytes(range(128, 256)) * 8)
+    assert dispatch(["predict", str(folder), "--output", "none"]) == Exit.USAGE
+    said = capsys.readouterr().err.partition(EVENTS)[2]
+    assert "\\x" not in said
+    assert len(said) < 250
