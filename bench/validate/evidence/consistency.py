@@ -31,7 +31,10 @@ PRESENCE = 6
 OF_PRESENCE = ("breakdown", "time_s.rank_wall", "time_s.checkpoint", "throughput.efficiency")
 """Fields in which that makes a difference."""
 JOINED = 8
-"""First version of results in which only ranks that joined are `late`, and a warning names the others."""
+"""First version of results in which only ranks that joined are `late`, and a warning names the others. The first, too, in
+which faults and goodput tell of what came before all ranks began again."""
+OF_LOSSES = ("faults", "goodput", "warnings")
+"""Fields in which that makes a difference."""
 OF_IDLE = ("timeline.", "throughput.steady", "goodput", "faults")
 """Fields in which it makes a difference that idle time and steady state leave out the absence of ranks, that goodput counts
 it in runs that were cut short, too, and that collectives which end for a rank that joins are no faults."""
@@ -133,6 +136,8 @@ def _is_earlier(field: str, recorded: object, recomputed: object, run: Run) -> b
         return recorded is msgspec.UNSET or not lost_nobody(run.metrics)
     present = run.metrics.status == "ok" and lost_nobody(run.metrics)
     if version < IDLE_WHILE_PRESENT and field.startswith(OF_IDLE) and not present:
+        return True
+    if version < JOINED and field.startswith(OF_LOSSES) and (not present or run.metrics.resumed is not None):
         return True
     if version < JOINED and run.metrics.late and _never_came(field, recorded, recomputed):
         return True

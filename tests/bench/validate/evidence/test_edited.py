@@ -211,7 +211,7 @@ def test_a_result_of_a_version_that_knew_no_absence_is_no_edit(
     if which == "speed":
         body["throughput"]["efficiency"] *= 0.7
     elif which == "late":  # so was a rank that never came
-        body["late"] = [1]
+        body |= {"late": [1], "faults": [{key: row[key] for key in row if key != "earlier"} for row in body["faults"]]}
     else:  # absence was idle time
         body["timeline"]["idle"][0]["seconds"] += 1.0
     for rank in body["breakdown"] if version == 5 else ():
