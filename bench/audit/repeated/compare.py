@@ -139,7 +139,9 @@ def _figures(name: Name, before: Mapping[Name, Tensor], own: Done, shaken: Done)
 
 
 def _norm(tensor: Tensor) -> float:
-    norm = float(torch.linalg.vector_norm(tensor.double() if not tensor.is_complex() else tensor))
+    """Return the norm of the finite values: others allow no difference, and must not take the allowance of the rest."""
+    values = tensor.double() if not tensor.is_complex() else tensor
+    norm = float(torch.linalg.vector_norm(values.where(values.isfinite(), 0.0)))
     return norm if math.isfinite(norm) else 0.0
 
 
