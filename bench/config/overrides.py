@@ -24,7 +24,7 @@ _PLAIN = re.compile(r"(?:\.{0,2}/|[A-Za-z_])[\w./-]*|\d+@\d+:[\w*.]+", re.ASCII)
 """Words, paths and faults that need no quotes; for Hydra most other characters have a meaning."""
 _MEANT_OTHERWISE = {"null", "true", "false", "inf", "nan"}
 _REFERENCE = re.compile(r"(\\*)\$\{")
-"""What would be the value of another key; more backslashes make it text."""
+"""Pattern of a reference to another key, which more backslashes make text."""
 
 
 def in_our_words(override: str) -> str:

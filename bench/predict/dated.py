@@ -1,4 +1,4 @@
-"""A simulation whose ranks date their reports of steps themselves, as real ranks do."""
+"""Simulates ranks that date their reports of steps themselves, as real ranks do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ddp.sim import Simulation
 
 
 class DatedSimulation(Simulation):
-    """A simulation that records a report of steps with the time at which its rank sent it. Over links with jitter, two
+    """Simulates ranks, and records a report of steps with the time at which its rank sent it. Over links with jitter, two
     reports may arrive closer together than the steps between them took. Not for averages inside steps: there the core
     dates what was trained by the report's arrival."""
 

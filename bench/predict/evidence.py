@@ -87,8 +87,10 @@ class CalibratedCell:
 
 def distinct(runs: Sequence[CalibratedRun]) -> list[CalibratedRun]:
     """Return the runs in order, each once, as copies of one run show no scatter."""
-    every = {(run.calibration.spec.run_id, run.launched): run for run in reversed(runs)}
-    return [run for run in runs if run in every.values()]
+    every: dict[tuple[str, float], CalibratedRun] = {}
+    for run in runs:
+        every.setdefault((run.calibration.spec.run_id, run.launched), run)
+    return list(every.values())
 
 
 def grouped(runs: Sequence[CalibratedRun]) -> list[CalibratedCell]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 from rich.console import Console
 
@@ -17,6 +18,7 @@ from bench.base.number_format import plural
 from bench.config.plan import RunPlan
 from bench.results.analysis.faults import BEGAN_ANEW
 from bench.results.runfolder import CHECKPOINTS, CONFIG, read_object
+from bench.runner.earlier_records import attempt
 from bench.runner.launch import CutShort, Outcome, launch
 from bench.runner.resume import ResumeSource
 from ddp.backends import BACKENDS
@@ -80,7 +82,7 @@ def launch_with_restarts(
                 times, why = plural(budget.begun, "time"), "as there was no checkpoint yet"
                 why = f"as no checkpoint is undamaged ({torn[0]})" if torn else why
                 anew = (f"{BEGAN_ANEW} ({times} so far), {why}: {broken}",)
-                attempts += (broken.attempt,)
+                attempts += (broken.attempt or attempt(cast(Path, broken.folder), job.world_size),)
 
 
 def last_checkpoint(broken: CutShort) -> tuple[ResumeSource | None, tuple[str, ...]]:

@@ -20,7 +20,7 @@ from bench.runner.resume import ResumeSource
 from ddp.core.errors import ProtocolError
 from ddp.core.messages.commands import CoordinatorCheckpoint, Evaluate
 from ddp.core.messages.events import Averaged, Evaluated, Merged, Progress, Ready, Resumed, Saved, Snapshot
-from ddp.core.messages.run_bounds import Attempt, RunEnd, RunHeader
+from ddp.core.messages.run_bounds import Attempt, Launched, RunEnd, RunHeader
 from ddp.core.samples.spans import Span, Spans, union
 from ddp.process.codec import decode, encode
 
@@ -56,9 +56,10 @@ def earlier(source: ResumeSource, at: float, world_size: int | None = None) -> l
     return [*lines, encode(resumed)]
 
 
-def attempt(folder: Path, launched: float, world_size: int) -> Attempt:
-    """Return what is known of a run that ended before its first checkpoint. Raise ValueError for damaged records."""
+def attempt(folder: Path, world_size: int) -> Attempt:
+    """Return what is known of a run from which none can be resumed. Raise ValueError for damaged records."""
     records = _records(folder / EVENTS)
+    launched = next(at for at, record in records if isinstance(record, Launched))
     samples = sum(record.samples for _, record in records if isinstance(record, Progress))
     ready, ended = [at for at, record in records if isinstance(record, Ready)], records[-1][0]
     begun = max(ready) if len(ready) >= world_size else ended

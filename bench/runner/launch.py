@@ -83,12 +83,11 @@ class Unwatched(Exception):
 class CutShort(Exception):
     """Raised when a run ended early and will be resumed."""
 
-    def __init__(self, cause: BaseException, struck: tuple[Fault, ...], attempt: Attempt) -> None:
+    def __init__(self, cause: BaseException, struck: tuple[Fault, ...], attempt: Attempt | None) -> None:
         super().__init__(str(cause))
         self.struck, self.attempt = struck, attempt
         """Injected faults that have happened; and what is known of the run, if it has no checkpoint."""
-        self.folder: Path | None = None
-        """Folder of the run with its checkpoints; None: it has none."""
+        self.folder: Path | None = None  # of the run with its checkpoints; None: it has none
 
 
 def launch(
@@ -141,7 +140,8 @@ def launch(
             if end.cause is not None and again is not None and again(end.cause, writer.path):
                 monitor.say(f"{end.error}; all ranks begin again")
                 met = tuple(fault for rank in range(spec.world_size) for fault in struck(private, rank))
-                raise CutShort(end.cause, met, attempt(writer.path, launched, spec.world_size))
+                lost = None if resumable(writer.path) else attempt(writer.path, spec.world_size)
+                raise CutShort(end.cause, met, lost)
             # Read both clocks before the records are merged, which takes long.
             ended, seconds = journal.latest if ENGINES[spec.engine].virtual else now(), elapsed()
             notes = (*notes, *writer.rivals, *(source.notes if source else ()), *_circumstances(job, spec, load_before))

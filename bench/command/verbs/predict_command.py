@@ -77,7 +77,7 @@ def predict(options: argparse.Namespace) -> Exit:
         sources = grouped(runs)
         cells = list(_cells(options, sources))
     for path, run in zip(options.paths, given, strict=True):
-        if run not in runs:
+        if not any(run is kept for kept in runs):
             print(f"left out {path}: it is the run {run.calibration.spec.run_id} again, which was given before it")
     with no_collections():
         for source in sources:

@@ -54,13 +54,13 @@ class ExplainedRun:
     causes: tuple[TimeCause, ...]
     """Sorted by rank, then by seconds, largest first."""
     slow_ranks: tuple[TimeCause, ...]
-    """What each rank cost by being slower than others, or by a link that became slow: its own extra seconds, and those
+    """Cost of each rank by being slower than others, or by a link that became slow: its own extra seconds, and those
     of the ranks that waited for it."""
     hidden: bool
     """Collectives lie inside backward passes. So waiting is inferred from when these passes began, and is a lower
     bound."""
     notes: tuple[str, ...] = ()
-    """What else is to be known of the run, as sentences: slow links and ranks."""
+    """Sentences on slow links and ranks, and on where the times are from."""
 
 
 def explained(

@@ -22,13 +22,13 @@ from ddp.core.network.links import MOST_BANDWIDTH, RING, LinkRule, Links, RankLi
 OVER_SLOW_LINK = "communicating over the slow link of rank "
 """Prefix of the name of a cause; the number of the rank follows."""
 BOUND_BY = "communicating, bounded by link "
-"""The same; the link follows as in `cluster.links`."""
+"""Prefix of the name of a cause; the link follows as in `cluster.links`."""
 DRAWS = 16
 """Draws of jitter and losses over which the cost of a collective is averaged."""
 FREE = RankLink(0.0, MOST_BANDWIDTH)
-"""A link that costs nothing."""
+"""Link that costs nothing."""
 Rows = Sequence[dict[str, float]]
-"""By rank, seconds by cause."""
+"""Seconds by cause, of each rank."""
 
 
 def divide(rows: Rows, slices: Slices, slow: Sequence[SlowRank], links: Links | None) -> list[str]:
