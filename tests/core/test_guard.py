@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import pytest
 
 from ddp.core.guard import GUARDS, Report
+from ddp.core.guard.base import GuardDecision
 from ddp.core.messages.commands import Plan
 from ddp.core.messages.events import GuardVerdict, RoundClosed
 from ddp.core.policies.asynchronous import Async
@@ -96,3 +100,9 @@ def test_without_a_guard_nothing_is_said() -> None:
 def test_impossible_settings_are_refused(options: dict[str, float | str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Cadence(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("decision", [("supress",), ("nudge", 1.0, 0.5, 2.0), ("nudge", 1.0, 0.5, math.nan)])
+def test_a_guard_cannot_decide_what_no_policy_knows(decision: tuple[Any, ...]) -> None:
+    with pytest.raises(ValueError, match="a guard decides stable, suppress, nudge, with a factor"):
+        GuardDecision(*decision)

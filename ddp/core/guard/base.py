@@ -20,6 +20,9 @@ class Report:
     """Most steps of one rank that entered the average."""
 
 
+KINDS = ("stable", "suppress", "nudge")
+
+
 @value(frozen=True, slots=True)
 class GuardDecision:
     """`stable`, `suppress` (windows must not grow) or `nudge` (they shrink to `factor`), and the numbers behind it."""
@@ -30,6 +33,10 @@ class GuardDecision:
     limit: float = 0.0
     """The limit that it exceeded."""
     factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS or not 0 < self.factor <= 1:
+            raise ValueError(f"a guard decides {', '.join(KINDS)}, with a factor in (0, 1]; this one decided {self}")
 
 
 STABLE = GuardDecision("stable")
