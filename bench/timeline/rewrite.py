@@ -48,7 +48,7 @@ def _written(folder: Path, write: Callable[[Path, Sequence[Record], Named, float
     try:
         with writing(f"the timeline to {folder}"):
             return write(folder, [record for _, record in timed], spec, launched)
-    except (AssertionError, IndexError, KeyError) as error:
+    except (ArithmeticError, AssertionError, LookupError) as error:
         raise ValueError(f"{folder / EVENTS}: not the records of a run ({type(error).__name__}: {error})") from error
 
 

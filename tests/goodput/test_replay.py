@@ -114,6 +114,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         (["--trace", "meat"], "did you mean 'meta'"),
         (["--trace", "no/such.json"], "no/such.json"),
         (["--ranks", "1"], "--ranks 1: give a number from 2"),
+        (["--ranks", "1" * 400], "give a number from 2"),
         (
             ["--ranks", "4", "--hours", "1", "--step", "7200"],
             "a window of 10 steps of 7200 s takes 20 h; give more hours",

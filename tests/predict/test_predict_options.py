@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -94,3 +95,20 @@ def test_bytes_that_are_no_record_are_shown_in_short(
     said = capsys.readouterr().err.partition(EVENTS)[2]
     assert "\\x" not in said
     assert len(said) < 250
+
+
+@pytest.mark.parametrize("verb", ["predict", "explain"])
+@pytest.mark.parametrize(("key", "value"), [("bytes", 10**30), ("rank", 2**63), ("kind", "x")])
+def test_a_record_out_of_range_is_one_line(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str, key: str, value: object
+) -> None:
+    """It was a traceback."""
+    folder = Path(shutil.copytree(made, tmp_path / "run"))
+    records = [json.loads(line) for line in (folder / EVENTS).read_text().splitlines()]
+    changed = next(record for record in records if record["type"] == "Slice")
+    changed[key] = value
+    (folder / EVENTS).write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert dispatch([verb, str(folder), *(["--output", "none"] if verb == "predict" else [])]) == Exit.USAGE
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "not the records of a run" in error

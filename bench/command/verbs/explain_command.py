@@ -108,7 +108,10 @@ def explained_run(folder: Path) -> ExplainedRun:
         )
     last = max((record.at for record in records if hasattr(record, "at")), default=launched)
     links = parse(group_of(spec.config, "cluster").get("links") or (), spec.world_size)
-    run = explained(sort(records, launched), spec.world_size, launched, last, links)
+    try:
+        run = explained(sort(records, launched), spec.world_size, launched, last, links)
+    except (ArithmeticError, AssertionError, LookupError) as error:
+        raise ValueError(f"{folder / EVENTS}: not the records of a run ({type(error).__name__}: {error})") from None
     if run is None:
         what = "give a run that trained something" if ended(records) else unended(folder)
         raise UsageError(f"{folder}: no rank measured where its time went; {what}")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.base.exitcodes import Exit
-from bench.base.usage import UsageError, file_of, path_of, usage
+from bench.base.usage import UsageError, path_of, usage, writable
 from bench.base.writing import write_json, write_text
 from bench.command.parser import Parser
 from bench.faults.meaning import KINDS, PHASES, PROCESSES, RANKS, VIRTUAL, WORLDS, FaultCell, cells, meaningless
@@ -55,7 +55,7 @@ def add(parser: Parser) -> None:
     parser.add_argument("--out", type=path_of, default=Path("runs/faults"), help="folder (default: runs/faults)")
     parser.add_argument("--report", type=path_of, metavar="DIR", help="write table and heat map there (default: --out)")
     parser.add_argument("--fresh", action="store_true", help="repeat combinations that were played before")
-    parser.add_argument("--json", type=file_of, metavar="FILE", help="write all results there")
+    parser.add_argument("--json", type=writable, metavar="FILE", help="write all results there")
 
 
 def faults(options: argparse.Namespace) -> Exit:

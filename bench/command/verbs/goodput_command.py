@@ -84,7 +84,7 @@ def goodput(options: argparse.Namespace) -> Exit:
     gap = mean_gap(outages, costs.horizon_s)
     interval = options.checkpoint or daly(costs.save_s, min(gap, costs.horizon_s))
     with no_collections():
-        replays = tuple(_played(options.policies.split(","), costs, absences, interval))
+        replays = tuple(_played(dict.fromkeys(options.policies.split(",")), costs, absences, interval))
     failures = sum(outage.start < costs.hours * 3600 for outage in outages)
     about = Path(options.trace).name, options.seed, compress, failures, gap, spares, options.replace
     history = ReplayedHistory(*about, costs, replays)
@@ -148,7 +148,7 @@ def _check(options: argparse.Namespace) -> None:
     bounds |= {name: (0, 1e7) for name in COSTS if name not in bounds}
     for name, (least, most) in bounds.items():
         if not least <= getattr(options, name) <= most:
-            raise ValueError(f"--{name} {getattr(options, name):g}: give a number from {least:g} to {most:g}")
+            raise ValueError(f"--{name} {getattr(options, name)}: give a number from {least:g} to {most:g}")
     for name in ("compress", "checkpoint"):
         if getattr(options, name) is not None and not 1e-9 <= getattr(options, name) <= 1e9:
             raise ValueError(f"--{name} {getattr(options, name):g}: give a number from 1e-9 to 1e9")

@@ -112,8 +112,8 @@ def calibrated_run(folder: Path) -> CalibratedRun:
     spec, launched, records = records_in(folder)
     if not ended(records):
         raise ValueError(f"{folder}: {unended(folder)}")
-    stream = sort(records, launched)
     try:
+        stream = sort(records, launched)
         costs = calibrated(stream, spec, launched)
         run = CalibratedRun(costs, stream.figures.samples / train_seconds(stream), launched)
         run.scale(None)

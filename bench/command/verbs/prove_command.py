@@ -14,7 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 from tabulate import tabulate
 
 from bench.base.exitcodes import Exit
-from bench.base.usage import UsageError, file_of, usage, writing
+from bench.base.usage import UsageError, usage, writable, writing
 from bench.base.writing import write_json
 from bench.config.compose import compose
 from bench.config.composed import typed
@@ -85,7 +85,7 @@ def prove(arguments: list[str], parser: argparse.ArgumentParser, verbs: tuple[st
     that cannot be proved."""
     parser.add_argument("--steps", type=int, default=3, help="steps, or averages, that are compared (default: 3)")
     parser.add_argument("--batch", type=int, default=4, help="samples of a micro-batch of one rank (default: 4)")
-    parser.add_argument("--json", type=file_of, metavar="FILE", help="write all differences by step")
+    parser.add_argument("--json", type=writable, metavar="FILE", help="write all differences by step")
     options, words = parser.parse_known_args(arguments)
     if not 1 <= options.steps <= MOST_STEPS or not options.batch >= 2:
         raise UsageError(f"--steps must be from 1 to {MOST_STEPS}, and --batch 2 or more")

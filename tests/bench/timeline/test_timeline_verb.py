@@ -25,6 +25,10 @@ CONFIG = {
     **{"policy": {"name": "cadence"}, "world_size": 2, "cluster": {"speeds": [1.0, 0.5]}},
 }
 
+BEYOND = b"".join(encode(Slice(1.0, rank, "forward", 0.1)) + b"\n" for rank in range(2)).replace(
+    b'"rank":1', b'"rank":%d' % 2**63
+)
+
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
@@ -79,6 +83,7 @@ def test_what_was_torn_at_the_end_is_left_out(run: Path, torn: bytes) -> None:
         ("events.jsonl", b"\xff\xfe\n", "not the records of a run"),
         ("events.jsonl", b"[1]\n", "not the records of a run"),
         ("events.jsonl", encode(Slice(1.0, 0, "sleep", 0.1)) + b"\n", "not the records of a run"),
+        ("events.jsonl", BEYOND, "not the records of a run"),
         ("config.json", b"{}", "not the configuration of a run"),
         ("config.json", b"[]", "not a JSON object"),
         ("config.json", json.dumps(CONFIG | {"world_size": 10**9}).encode(), "not the configuration of a run"),
