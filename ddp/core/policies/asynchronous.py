@@ -51,15 +51,15 @@ class Overshoot(Lead):
         others."""
         if self.fixed is not None:
             return state.overshoot
-        before = state.elche.fewest
+        before, fewest, steps = state.elche.fewest, now.fewest, sum(now.counts)
         doubled = tuple(
             max(more, min(2 * more, before)) if starved else more
             for more, starved in zip(state.overshoot, event.starved, strict=True)
         )
-        if now.fewest <= before:
+        if fewest <= before:
             return doubled
-        room = now.fewest * (now.most - sum(now.counts)) // sum(now.counts)
-        return tuple(max(more, min(-(-more * now.fewest // before), room)) for more in doubled)
+        room = fewest * (now.most - steps) // steps
+        return tuple(max(more, min(-(-more * fewest // before), room)) for more in doubled)
 
 
 @dataclass(frozen=True)

@@ -143,7 +143,8 @@ class ElChe:
     @property
     def live(self) -> tuple[int, ...]:
         """Ranks that are not lost."""
-        return tuple([r for r in range(len(self.speeds)) if not self.gone or r not in self.gone])
+        gone = frozenset(self.gone)
+        return tuple([r for r in range(len(self.speeds)) if r not in gone])
 
     @property
     def known(self) -> tuple[float, ...]:
