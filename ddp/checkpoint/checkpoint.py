@@ -1,7 +1,7 @@
 """Checkpoints on disk: writes their parts, publishes complete ones, finds and reads them.
 
     <folder>/000007/model.pt       parameters and buffers, also as `state_dict`; and tensors of the backend
-                    rank-<r>.pt    the rank's optimizer state, learning rates and counters
+                    rank-<r>.pt    the rank's optimizer state, modules' extra state, learning rates and counters
                     books          manifest (msgpack): the coordinator's part, size and sha256 of each file; own sha256
 
 Parts are written to `.part-000007` in the same folder, which is renamed when all parts are complete. The last two
@@ -15,14 +15,12 @@ import hashlib
 import os
 import re
 import shutil
-from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import torch
 
 from ddp import regular_files
@@ -31,6 +29,7 @@ from ddp.checkpoint.identity import Origin, RunIdentity, origin
 from ddp.checkpoint.validity import contradiction, revived
 from ddp.core.messages.commands import CoordinatorCheckpoint, Publish
 from ddp.process.resource_errors import of_file
+from ddp.replica.memory.plain import plain
 from ddp.replica.task import Job
 
 VERSION = 6
@@ -46,16 +45,10 @@ RENAMED = (b"\xa8takeover", b"\xa9rebalance")
 """(former, present) name of a field of plans, each with its msgpack length prefix."""
 File = tuple[str, int, str]
 """(name, bytes, sha256)."""
-PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes, torch.Size, torch.dtype, torch.device))
-"""Types that are saved unchanged, besides tensors and containers."""
 
 
 class InvalidCheckpoint(ValueError):
     """The checkpoint is damaged, or was not written by this project."""
-
-
-class NotPlain(ValueError):
-    """The state has a value that could not be read back."""
 
 
 @dataclass(frozen=True)
@@ -115,30 +108,14 @@ def place(folder: Path, index: int) -> Path:
     return folder / f"{index:06}"
 
 
-def _plain(state: Any) -> Any:
-    """Return `state` with NumPy scalars converted to Python's, which can be read back. Raises NotPlain for other types."""
-    if type(state) in (dict, OrderedDict):
-        return type(state)((key, _plain(value)) for key, value in state.items())
-    if type(state) in (list, tuple, set):
-        return type(state)(_plain(value) for value in state)
-    if isinstance(state, np.generic):
-        return state.item()
-    if isinstance(state, torch.Tensor) or type(state) in PLAIN:
-        return state
-    raise NotPlain(
-        f"the state of the optimizer holds a {type(state).__name__}, and checkpoints hold tensors, numbers, texts, and "
-        "lists, tuples, sets and dictionaries of these"
-    )
-
-
 def save(folder: Path, index: int, name: str, part: dict[str, Any]) -> File:
     """Write one part. If that fails, no file is left. Raises OSError that names the file; NotPlain."""
     path = part_folder(folder, index) / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    plain = _plain(part)
+    checked = plain(part, "the state of the optimizer")
     try:
         with path.open("wb") as file:  # given a path, torch does not report why writing failed
-            torch.save(plain, file)
+            torch.save(checked, file)
         return (name, path.stat().st_size, _sha256(path))
     except (OSError, RuntimeError) as error:
         with suppress(OSError):

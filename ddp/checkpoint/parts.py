@@ -22,7 +22,9 @@ from ddp.checkpoint.validity import MOST
 from ddp.core.messages.commands import Save
 from ddp.core.messages.event_parts import Lasting
 from ddp.data.seeded import others, set_others
+from ddp.replica.memory.extra_state import extra_state, set_extra_state
 from ddp.replica.memory.flat import savable
+from ddp.replica.memory.plain import NotPlain
 from ddp.replica.optim.optimizers import Settings, tensors_kept
 from ddp.replica.replica import Replica
 from ddp.replica.task import Job
@@ -72,12 +74,13 @@ class RankParts:
             "of": origin(self._job.run, order.index, self._rank),
         }
         try:
+            state["extra"] = extra_state(replica.model)
             files = [checkpoint.save(folder, order.index, checkpoint.rank_file(self._rank), state)]
             if order.model:
                 files.append(checkpoint.save(folder, order.index, checkpoint.MODEL, self._model(order, kept)))
         except OSError as error:
             return (), f"{error.strerror or error}: {error.filename or folder}"
-        except checkpoint.NotPlain as error:
+        except NotPlain as error:
             return (), str(error)
         return tuple(files), ""
 
@@ -100,6 +103,7 @@ class RankParts:
     def _model(self, order: Save, kept: Sequence[Tensor]) -> dict[str, Any]:
         # `state_dict` has views of the same memory, for users who want the model only; it is saved once.
         named = {name: v.detach() for name, v in savable(self._replica.model).items() if isinstance(v, Tensor)}
+        named |= extra_state(self._replica.model)
         about = {"of": origin(self._job.run, order.index, None), "data": self._data.prints()}
         return {"tensors": self._replica.state.tensors, "kept": list(kept), "state_dict": named, **about}
 
@@ -121,6 +125,7 @@ class RankParts:
             if self._source.is_own(self._rank):
                 set_others(part["others"])
             replica.passes.restore(part)
+            replica.add_note(set_extra_state(replica.model, part.get("extra", {})))
             if replica.rates.restore(part["rates"]):
                 replica.add_note(LACKS)
             begun, steps, version = counters = tuple(part[name] for name in COUNTERS)

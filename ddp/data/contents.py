@@ -116,7 +116,7 @@ class SampleHashes:
 def sample_hashes(source: Any) -> SampleHashes | SetContent:
     """Return the hashes of a data set in memory that gives each sample independently of others. For a data set whose
     samples may differ from one reading to the next, or depend on the other samples of a batch, return its size only."""
-    if not _repeatable(source):
+    if not repeatable(source):
         return SetContent(len(source))
     drawn = np.arange(PROBED) * len(source) // PROBED
     try:
@@ -130,7 +130,7 @@ def sample_hashes(source: Any) -> SampleHashes | SetContent:
         return SetContent(len(source))
 
 
-def _repeatable(source: Any) -> bool:
+def repeatable(source: Any) -> bool:
     """Tell whether the class that defines `batch` also declares itself `repeatable`."""
     owner = next((cls for cls in type(source).__mro__ if "batch" in vars(cls)), object)
     return bool(vars(owner).get("repeatable")) and isinstance(source, TensorSource)

@@ -82,7 +82,7 @@ class DataLoader:
             raise ValueError(f"names={list(names)} must all be different, and at least one")
         if world_size > 1:
             refuse_part(sampler)
-        self._source = collated(as_source(dataset), collate_fn)
+        self._source = collated(as_source(dataset, collate_fn), collate_fn)
         self.batch_size, self._named = batch_size, names is not None
         self.names = tuple(names) if names is not None else ("input", "target")
         """Names of the members of a batch. The default names are for batches of a graph."""

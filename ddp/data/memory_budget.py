@@ -37,7 +37,8 @@ def depth(loading: Loading, device: torch.device, batch_bytes: int) -> int:
 def size(batch: Any) -> int:
     """Return the bytes of the tensors in a batch of any structure."""
     if isinstance(batch, torch.Tensor):
-        return batch.nbytes
+        coo = batch.layout is torch.sparse_coo  # has no nbytes
+        return batch._indices().nbytes + batch._values().nbytes if coo else batch.nbytes
     if isinstance(batch, Mapping):
         return sum(map(size, batch.values()))
     return sum(map(size, batch)) if isinstance(batch, (tuple, list)) else 0

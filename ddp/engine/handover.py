@@ -16,6 +16,7 @@ from ddp.core.messages.join_events import Joined
 from ddp.engine.loop import TrainingLoop
 from ddp.process.clock import now
 from ddp.replica.evidence.state_watch import JOINING
+from ddp.replica.memory.extra_state import plain_extra_state, set_extra_state
 
 
 def send(scratch: Path, order: SendState, loop: TrainingLoop, backend: Backend, since: float) -> Shared:
@@ -28,6 +29,7 @@ def send(scratch: Path, order: SendState, loop: TrainingLoop, backend: Backend, 
         return Shared(now(), loop.rank, order.round)
     replica = loop.replica
     state = {"optimizer": replica.optimizer.state_dict(), "passes": replica.passes.capture()}
+    state["extra"] = plain_extra_state(replica.model)
     counters = {"begun": loop.begun, "version": loop.version, "rates": replica.rates.capture()}
     passed_state.write(scratch, order.round, {**state, **counters, "backend": backend.state_dict()})
     model = replica.sketcher.model() if replica.gradient_sync is not None else ""
@@ -46,6 +48,7 @@ def load_sent(scratch: Path, round: int, loop: TrainingLoop, backend: Backend) -
     replica.state.gather()
     replica.optimizer.load_state_dict(state["optimizer"])
     replica.passes.restore(state["passes"])
+    set_extra_state(replica.model, state["extra"])
     replica.rates.restore(state["rates"])
     backend.load_state_dict(state["backend"])
     loop.version = state["version"]

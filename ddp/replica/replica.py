@@ -29,6 +29,7 @@ from ddp.replica.evidence.sketcher import Sketcher
 from ddp.replica.evidence.step_sketches import StepSketches
 from ddp.replica.figures import StepFigures
 from ddp.replica.gradient_sync import GradientSync, moved
+from ddp.replica.memory.extra_state import plain_extra_state, set_extra_state
 from ddp.replica.memory.flat import FlatState
 from ddp.replica.optim.learning_rates import Rates
 from ddp.replica.optim.optimizers import as_one, settings_of, usable
@@ -40,8 +41,6 @@ from ddp.replica.trainable import trainable
 PATIENCE = 0.8
 """Longest wait for a batch, as a fraction of the deadline after which a silent rank is lost: the rank can still report
 why."""
-
-
 DataSource = tuple[Any, EpochOrder, Augment | None]
 """(samples, their order, augmentation of a batch)."""
 
@@ -111,10 +110,10 @@ class Replica:
             self.gradient_sync.undo()
 
     def capture(self) -> dict[str, Any]:
-        """Return parameters, buffers and optimizer state, without copying them."""
+        """Return parameters, buffers, extra state and optimizer state, without copying them."""
         self.state.gather()
         state = {"tensors": self.state.tensors, "optimizer": self.optimizer.state_dict()}
-        return state | self.passes.capture()
+        return state | {"extra": plain_extra_state(self.model)} | self.passes.capture()
 
     def restore(self, state: dict[str, Any]) -> None:
         """Load what another replica's `capture` returned."""
@@ -123,6 +122,7 @@ class Replica:
             flat.copy_(other)
         self.optimizer.load_state_dict(state["optimizer"])
         self.passes.restore(state)
+        set_extra_state(self.model, state["extra"])
 
     def replace_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Step with another optimizer, whose parameter groups must be in the same order."""

@@ -136,7 +136,7 @@ class CheckedStep:
             if _OF_ONE in str(error):
                 raise ValueError(f"{error}: {LAST}") from error
             raise
-        scalar = isinstance(loss, Tensor) and loss.numel() == 1 and loss.requires_grad and not loss.is_complex()
+        scalar = isinstance(loss, Tensor) and loss.numel() == 1 and _has_gradient(loss) and not loss.is_complex()
         if not scalar:
             raise ValueError(
                 "train_step must return the batch's mean loss, one number that the gradient is taken of, not "
@@ -152,11 +152,18 @@ class CheckedStep:
         return shaped
 
 
+def _has_gradient(value: Tensor) -> bool:
+    """Return whether a gradient can be taken of `value`. Those of many ranks in one tensor say so only together."""
+    while torch._C._functorch.is_batchedtensor(value):
+        value = torch._C._functorch.get_unwrapped(value)
+    return value.requires_grad
+
+
 def summary(value: Any) -> str:
     """Describe what a step returned, in a few words."""
     if not isinstance(value, Tensor):
         return " ".join(repr(value).split())[:60]
-    lacks = "" if value.requires_grad else " without gradient"
+    lacks = "" if _has_gradient(value) else " without gradient"
     return f"a tensor of shape {tuple(value.shape)}, {str(value.dtype).removeprefix('torch.')}{lacks}"
 
 
@@ -171,7 +178,7 @@ def _remedy(loss: Any) -> str:
         return ": leave out .item() or float()"
     if isinstance(loss, Tensor) and loss.numel() > 1:
         return ": write loss.mean()"
-    if isinstance(loss, Tensor) and not loss.requires_grad:
+    if isinstance(loss, Tensor) and not _has_gradient(loss):
         return ": leave out .detach(), torch.no_grad() and backward(), which is called for you"
     return ""
 

@@ -30,10 +30,11 @@ def sketch(parts: Parts, metric: str, model: nn.Module | None = None) -> dict[st
             with Scalars():
                 graph = layers(model, lambda: parts.train_step(model, batch))
             known = {"structural_hash": digest(describe(model))}
+            inputs = leaves(batch)
+            shape = list(inputs[0].shape[1:]) if inputs else []
         except Exception:  # a user's code may raise anything; a missing picture must not end the run
             return None
-    inputs = leaves(batch)
-    return {"metric": metric, "input": list(inputs[0].shape[1:]) if inputs else [], **known, **graph}
+    return {"metric": metric, "input": shape, **known, **graph}
 
 
 def sums(parts: Parts, model: nn.Module | None = None) -> bool:

@@ -6,10 +6,11 @@ import torch
 from torch import nn
 from torch.random import fork_rng
 
+from ddp.data.contents import repeatable
 from ddp.replica.scalars import Scalars
 from ddp.replica.task import Job, Task
 from ddp.virtual import row_optimizer
-from ddp.virtual.rows import apart, loss_of
+from ddp.virtual.rows import apart, loss_of, shared
 
 SAMPLES = 2
 """Samples in the trial pass that shows what a step does; batch norm needs two."""
@@ -47,6 +48,8 @@ def _unfit_pass(task: Task, model: nn.Module, optimizer: torch.optim.Optimizer) 
     """Return what one training step does that a vectorised step cannot; trial passes show it: a plain one, and one of two
     ranks at once."""
     scalars, data = Scalars(), task.train_data()
+    if not repeatable(data):
+        return "the data set gives batches, not rows"
     try:
         with fork_rng(), scalars:
             batch = data.batch(torch.arange(min(SAMPLES, len(data))))
@@ -60,7 +63,9 @@ def _unfit_pass(task: Task, model: nn.Module, optimizer: torch.optim.Optimizer) 
     parameters = {name: p.detach().expand(2, *p.shape) for name, p in model.named_parameters()}
     try:
         with fork_rng():
-            apart(loss_of(task, model))(parameters, tuple(part.expand(2, *part.shape) for part in batch))
+            loss, batches = loss_of(task, model), tuple(part.expand(2, *part.shape) for part in batch)
+            apart(loss)(parameters, batches)
+            shared(loss)(dict(model.named_parameters()), batches)
     except Exception as error:
         return f"a step of several ranks at once fails ({f'{type(error).__name__}: {error}'.splitlines()[0]})"
     return ""

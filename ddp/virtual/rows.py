@@ -48,6 +48,11 @@ def apart(loss: Callable[[dict[str, Tensor], Tensors], Tensor]) -> Callable[...,
     return vmap(grad_and_value(loss), in_dims=(0, 0), randomness="error")
 
 
+def shared(loss: Callable[[dict[str, Tensor], Tensors], Tensor]) -> Callable[..., Tensor]:
+    """Return a function that computes the losses of many ranks with the same parameters, of a batch each."""
+    return vmap(loss, in_dims=(None, 0), randomness="error")
+
+
 class ReplicaRows:
     """`ranks` copies of `replica`: `flat` has shape [ranks, parameters]. If all ranks share every step, there is one
     row."""
@@ -66,8 +71,7 @@ class ReplicaRows:
         """Hashes of the samples of each rank, one tensor for each step that is not recorded yet."""
         # Functional calls do not change the replica's parameters, which are views.
         loss = loss_of(replica.task, replica.model)
-        self._apart = apart(loss)
-        self._shared = vmap(loss, in_dims=(None, 0), randomness="error")
+        self._apart, self._shared = apart(loss), shared(loss)
 
     def pieces(self, rank: int) -> Iterator[StatePiece]:
         """Yield the state of a rank, as a separate replica would have it."""
@@ -153,7 +157,7 @@ class ReplicaRows:
         limit = self._job.max_grad_norm
         if limit is None:
             return
-        norms = torch.stack([value.flatten(1).norm(dim=1) for value in grads.values()]).norm(dim=0)
+        norms = torch.stack([value.reshape(len(value), -1).norm(dim=1) for value in grads.values()]).norm(dim=0)
         factor = (limit / (norms + 1e-6)).clamp(max=1.0)
         for value in grads.values():
             value.mul_(factor.view(-1, *(1 for _ in value.shape[1:])))

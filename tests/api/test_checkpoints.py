@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 import time
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from ddp import RankLost, WorkerHandle
-from ddp.checkpoint.checkpoint import find, read
+from ddp.checkpoint.checkpoint import MODEL, find, read
 from ddp.checkpoint.parts import LACKS
 from ddp.trainer import CheckpointInfo
 from tests.api.conftest import Make
@@ -232,3 +234,47 @@ def test_a_schedule_that_a_callback_had_set_is_missed(
     handle.join()
     assert [row.lr for row in handle.poll_metrics()] == [0.1]
     assert said == {LACKS}
+
+
+class Warming(nn.Linear):
+    """Warms its output up over its first passes, and saves their count as PyTorch's extra state."""
+
+    def __init__(self, kind: Callable[[int], Any] = int) -> None:
+        super().__init__(6, 2)
+        self.passes, self._kind = 0, kind
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.passes += self.training
+        outputs: Tensor = super().forward(inputs) * min(self.passes / 50, 1.0)
+        return outputs
+
+    def get_extra_state(self) -> Any:
+        return {"passes": self._kind(self.passes)}
+
+    def set_extra_state(self, state: Any) -> None:
+        self.passes = state["passes"]
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_the_extra_state_of_modules_goes_on(make: Make, tmp_path: Path, world_size: int) -> None:
+    """It began anew, and the run ended with another model; the saved model could not be loaded."""
+    same: dict[str, Any] = {"world_size": world_size, "policy": "sync", "epochs": 3, "model_factory": Warming}
+    whole = make(**same, checkpoint_folder=tmp_path).run().join()
+    resumed = make(**same, resume=tmp_path).run().join()
+    assert equal(resumed.params, whole.params)
+    assert resumed.extra == whole.extra
+    saved, _ = find(tmp_path)
+    assert saved is not None
+    model = Warming()
+    model.load_state_dict(torch.load(saved.path / MODEL, weights_only=True)["state_dict"])
+    assert 0 < model.passes < whole.extra["_extra_state"]["passes"]
+
+
+def test_extra_state_that_no_checkpoint_can_hold_is_told_of(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("ddp.trainer.handle.warnings.warn", lambda text, *more, **named: said.append(text))
+    make(world_size=1, model_factory=lambda: Warming(lambda n: deque([n])), checkpoint_folder=tmp_path).run().join()
+    assert ["the modules' extra state _extra_state holds a deque, and" in text for text in said] == [True]
+    assert find(tmp_path) == (None, [])

@@ -129,3 +129,24 @@ def test_a_list_of_tensors_is_one_of_samples_where_they_are_put_together() -> No
 def test_the_layers_of_a_model_are_known_of_samples_that_only_collate_fn_puts_together(make: Make) -> None:
     trainer = make(dataset=Ragged(), collate_fn=padded, train_step=loss)
     assert sketch(trainer._parts, "accuracy") is not None
+
+
+def test_a_loader_takes_a_list_of_tensors_for_samples_too() -> None:
+    samples = [torch.arange(float(length)) for length in (1, 2, 3)]
+    with ddp.DataLoader(samples, batch_size=2, shuffle=False, collate_fn=list) as loader:
+        assert [[len(sample) for sample in batch] for batch in loader.epoch(0)] == [[1, 2], [3]]
+
+
+def test_batches_without_strides_are_read_and_leave_the_picture_out(make: Make) -> None:
+    """Their bytes and shape were asked for, which torch refuses."""
+
+    def sparse(samples: Any) -> Any:
+        return torch.stack([row for row, _ in samples]).to_sparse()
+
+    def nested(samples: Any) -> Any:
+        return torch.nested.nested_tensor([row for row, _ in samples]), torch.tensor([label for _, label in samples])
+
+    with ddp.DataLoader(list(zip(INPUTS, LABELS, strict=True)), batch_size=4, collate_fn=sparse) as loader:
+        assert next(loader.epoch(0)).is_sparse
+    trainer = make(dataset=Ragged(), collate_fn=nested, train_step=lambda model, batch: model(INPUTS).sum())
+    assert sketch(trainer._parts, "accuracy") is None

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import MultiStepLR, OneCycleLR, ReduceLROnPlateau
+from torch.optim.lr_scheduler import CyclicLR, MultiStepLR, OneCycleLR, ReduceLROnPlateau
 
 import ddp
 from ddp.monitor.track import RunTrack
@@ -107,6 +107,8 @@ def test_schedulers_of_torch_keep_their_rates_and_what_is_none_says_so() -> None
         ddp.LRSchedule(ReduceLROnPlateau, steps=3)
     with pytest.raises(ValueError, match="cycle_momentum=False"):
         ddp.LRSchedule(lambda o: OneCycleLR(o, 0.5, total_steps=10), steps=5)
+    with pytest.raises(ValueError, match="cycle_momentum=False"):  # the momentum is as before after two whole cycles
+        ddp.LRSchedule(lambda o: CyclicLR(o, 0.01, 0.1, step_size_up=5), steps=20, lr=0.1)
     with pytest.raises(ValueError, match="absolute rates"):
         ddp.LRSchedule(lambda o: OneCycleLR(o, 0.5, total_steps=10, cycle_momentum=False), steps=10)
     with pytest.raises(ValueError, match="goes by samples"):

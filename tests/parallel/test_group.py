@@ -143,6 +143,9 @@ def test_products_and_gathered_parts_are_in_the_order_of_ranks(together: Togethe
         product, least = values[group.rank].clone(), values[group.rank].clone()
         group.all_reduce(product, "prod")
         group.all_reduce(least, "min")
+        mean = torch.complex(values[group.rank], -values[group.rank])
+        group.all_reduce(mean, "mean")
+        assert torch.allclose(mean, torch.complex(values.mean(0), -values.mean(0)))
         return [product, least, group.all_gather(values[group.rank] > 0.5), group.all_gather(torch.zeros(0, 2))]
 
     for product, least, larger, nothing in together(3, act):

@@ -39,7 +39,8 @@ def reduction(parts: list[Tensor], op: str, out: Tensor) -> None:
         return
     half = out.dtype in (torch.bfloat16, torch.float16)
     if op not in (MAX, MIN) and (half or (op == MEAN and count not in (2, 4))):
-        total = parts[0].to(torch.float32 if half else torch.float64, copy=True)  # other ranks read the original
+        wide = torch.float32 if half else torch.promote_types(out.dtype, torch.float64)
+        total = parts[0].to(wide, copy=True)  # other ranks read the original
         for part in parts[1:]:
             COMBINE[op](total, part, out=total)
         out.copy_(total.div_(count) if op == MEAN else total)

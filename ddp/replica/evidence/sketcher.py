@@ -174,7 +174,7 @@ class StepSum:
         own = self._sketcher
         parts = []
         for parameter, gradient, start in gradients:
-            if gradient is not None:
+            if gradient is not None and parameter.numel():
                 name = own._names[id(parameter)]
                 parts.append((dense(gradient), start, own._keys[name], own._groups[name]))
         own._add(self._total, parts)

@@ -53,17 +53,19 @@ class LRSchedule:
         try:
             scheduler, rates = self.make(optimizer), list[float]()
             before = {name: value for name, value in group.items() if name in ("momentum", "weight_decay")}
+            others = False
             for _ in range(self.steps):
                 rates.append(float(group["lr"]))
                 optimizer.step()
                 scheduler.step()
+                others |= {name: group[name] for name in before} != before
         except Exception as error:  # whatever it raises for an optimizer of one parameter
             why = " ".join(f"{type(error).__name__}: {error}".split())
             raise ValueError(
                 "LRSchedule takes a function that makes a scheduler of torch.optim.lr_scheduler for an optimizer, one that "
                 f"steps {self.steps} times without a loss ({why:.160})"
             ) from error
-        if {name: group[name] for name in before} != before:
+        if others:
             raise ValueError(
                 f"{type(scheduler).__name__} changes more than the learning rate: give it cycle_momentum=False"
             )

@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from torch import nn
 
 from ddp import WorkerHandle
 from ddp.backends import paired_backends
@@ -61,6 +62,29 @@ def returns(play: Play, policy: str, backend: str, *faults: str, **fields: objec
 @pytest.mark.parametrize(("policy", "backend"), CELLS)
 def test_a_rank_that_raised_comes_back(play: Play, policy: str, backend: str) -> None:
     returns(play, policy, backend, "1@5:raise", epochs=12)
+
+
+class Told(nn.Linear):
+    """Keeps as extra state whether it was loaded."""
+
+    def __init__(self) -> None:
+        super().__init__(6, 2)
+        self.extra = {"loaded": False}
+
+    def get_extra_state(self) -> Any:
+        return self.extra
+
+    def set_extra_state(self, state: Any) -> None:
+        self.extra = {"loaded": True, "from": state}
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("policy", ["sync", "cadence"])
+def test_a_rank_that_comes_back_has_the_extra_state_of_another(play: Play, policy: str) -> None:
+    """Its modules began anew."""
+    played = returns(play, policy, "nccl", "1@5:raise", epochs=12, task=lambda: replace(toy.task(), model=Told))
+    kept = [played.state(rank)["_extra_state"] for rank in range(3)]
+    assert kept == [{"loaded": False}, {"loaded": True, "from": {"loaded": False}}, {"loaded": False}]
 
 
 @pytest.mark.parametrize(("policy", "backend"), MODES)

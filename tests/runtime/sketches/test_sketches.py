@@ -249,3 +249,16 @@ def _drawn(sketches: StepSketches) -> list[int]:
 def test_draws_are_even() -> None:
     values = np.array([draw(key, number) for key in range(4) for number in range(5_000)])
     assert np.histogram(values, 20, (0.0, 1.0))[0].std() < 60
+
+
+def test_gradients_without_elements_count_for_nothing() -> None:
+    """They had no name, and a step with one failed."""
+    net = nn.Linear(2, 2)
+    filled, net.empty = list(net.parameters()), nn.Parameter(torch.empty(0, 2))
+    sketcher = Sketcher(net, FlatState(net), torch.optim.SGD(net.parameters(), lr=0.1), 1)
+    texts = []
+    for parameters in (filled, net.parameters()):
+        step = sketcher.step()
+        step.add((parameter, torch.ones_like(parameter), 0) for parameter in parameters)
+        texts.append(step.text())
+    assert texts[0] == texts[1]
