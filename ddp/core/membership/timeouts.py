@@ -28,7 +28,7 @@ def give_up(cohort: CoordinatorState, event: Tick) -> tuple[CoordinatorState, tu
     # While a rank sends its state, nobody exchanges gradients.
     meeting = bool(cohort.shares) if current is None else current.phase is Phase.COLLECTIVE
     # A checkpoint without the coordinator's part is of the average in flight: nobody writes it yet.
-    writing = any([saving.waiting and saving.coordinator is not None for saving in cohort.savings])
+    writing = any(saving.waiting and saving.coordinator is not None for saving in cohort.savings)
     patience = (STUCK + WRITING * writing) * deadline
     closes = current.closes if current is not None else ()
     stuck = cohort.world.blocking and meeting and event.at - cohort.moved > patience
