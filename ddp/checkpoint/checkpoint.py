@@ -177,18 +177,28 @@ def find(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     return None, problems
 
 
+def _manifest(place: Path) -> Manifest:
+    content = regular_files.content(place / MANIFEST, LARGEST_MANIFEST)
+    body = unbound(content)
+    manifest = msgspec.msgpack.decode((body or content).replace(*RENAMED), type=Manifest)
+    if manifest.version not in READABLE:
+        raise InvalidCheckpoint(f"{place}: of version {manifest.version}, this one reads {VERSION}")
+    if (body is None) == (manifest.version >= VERSION):
+        raise InvalidCheckpoint(f"{place / MANIFEST}: torn, its content is not what was written")
+    _check(place, manifest)
+    return manifest
+
+
+def names(place: Path) -> tuple[str, ...]:
+    """Return the names of the files of a checkpoint that was read before; others in its folder are the user's."""
+    return (MANIFEST, *(name for name, _, _ in _manifest(place).files))
+
+
 def read(place: Path, job: Job | None = None, rank: int | None = None) -> Checkpoint:
     """Return the checkpoint in a folder. With `job` and `rank`, only the parts that this rank reads are checked by their
     sha256. Raises InvalidCheckpoint, in one line."""
     try:
-        content = regular_files.content(place / MANIFEST, LARGEST_MANIFEST)
-        body = unbound(content)
-        manifest = msgspec.msgpack.decode((body or content).replace(*RENAMED), type=Manifest)
-        if manifest.version not in READABLE:
-            raise InvalidCheckpoint(f"{place}: of version {manifest.version}, this one reads {VERSION}")
-        if (body is None) == (manifest.version >= VERSION):
-            raise InvalidCheckpoint(f"{place / MANIFEST}: torn, its content is not what was written")
-        _check(place, manifest)
+        manifest = _manifest(place)
         checkpoint = Checkpoint(place, manifest)
         own = None
         if rank is not None and job is not None and job.world_size == manifest.identity.world_size:  # no state is recut

@@ -53,8 +53,13 @@ def set_others(states: tuple[Any, Any]) -> None:
     np.random.set_state(numpy)
 
 
+EPOCHS = 5000
+"""In how many epochs of a process digests are noted: all are sent in one message."""
+
+
 class OwnNumbers:
-    """Digests of the states of these generators: at the start, before and after an epoch is begun. Not `watched`: none."""
+    """Digests of the states of these generators: at the start, before and after one of the first EPOCHS epochs is begun.
+    Not `watched`: none."""
 
     def __init__(self, watched: bool) -> None:
         self.digests: list[str] = []
@@ -62,8 +67,8 @@ class OwnNumbers:
         self.note()
 
     def note(self) -> None:
-        """Add the digest of how they are now, if they are watched."""
-        if self._watched:
+        """Add the digest of how they are now, if they are watched, up to EPOCHS epochs."""
+        if self._watched and len(self.digests) <= 2 * EPOCHS:
             self.digests.append(sha256(repr(others()).encode()).hexdigest()[:16])
 
 

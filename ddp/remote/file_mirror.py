@@ -12,7 +12,7 @@ import re
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from ddp.checkpoint.checkpoint import part_folder
 from ddp.core.errors import ProtocolError
 from ddp.core.messages.commands import Apply, LoadState
 from ddp.core.messages.events import Finished, Saved, Shared, Snapshot
+from ddp.process.codec import decode, encode
 from ddp.replica.memory.flat import KINDS
 
 PIECE = 1 << 18
@@ -66,6 +67,8 @@ class FileMirror:
     checkpoints: Path | None
     accepts: re.Pattern[str]
     """Pattern of the names that the other side may write."""
+    lacking: dict[str, str] = field(default_factory=dict)
+    """Names of files that could not be written here -> why."""
 
     def _place(self, name: str) -> Path:
         where, _, rest = name.partition("/")
@@ -93,8 +96,7 @@ class FileMirror:
         if len(body) < _HEAD.size:
             raise ProtocolError("a piece of a file without a name")
         length, offset, size = _HEAD.unpack_from(body)
-        raw, data = body[_HEAD.size : _HEAD.size + length], body[_HEAD.size + length :]
-        name = raw.decode("ascii", "replace")
+        name, data = name_of(body), body[_HEAD.size + length :]
         if not self.accepts.fullmatch(name) or offset + len(data) > size:
             raise ProtocolError(f"{name[:100]!r} is not for the other side to write")
         path = self._place(name)
@@ -111,12 +113,38 @@ class FileMirror:
         finally:
             os.close(fd)
 
+    def take(self, body: bytes) -> None:
+        """Write a piece like `write`. If that fails, training goes on without a part of a checkpoint, or a saved step."""
+        if self.lacking and name_of(body) in self.lacking:
+            return
+        try:
+            self.write(body)
+        except OSError as error:
+            name = name_of(body)
+            if not name.startswith((CHECKPOINT, f"{RUN}/kept-")):
+                raise
+            self.lacking[name] = f"{error.strerror or error}: {error.filename or name}"
+            self.forget(name)
+
+    def amended(self, line: bytes) -> bytes:
+        """Return a rank's message; if it names a part of a checkpoint that is lacking here, as one of a failed part."""
+        if not self.lacking or not isinstance(event := decode(line), Saved):
+            return line
+        names = [f"{CHECKPOINT}/{event.index:06}/{name}" for name, _, _ in event.files]
+        errors = [self.lacking.pop(name) for name in names if name in self.lacking]
+        return encode(replace(event, files=(), error=errors[0])) if errors else line
+
     def forget(self, pattern: str) -> None:
         """Remove files that were sent and are not needed here any more."""
         place = self._place(pattern)
         for path in place.parent.glob(place.name):
             with suppress(OSError):
                 path.unlink()
+
+
+def name_of(body: bytes) -> str:
+    """Return the name of the file that a piece is of."""
+    return body[_HEAD.size : _HEAD.size + _HEAD.unpack_from(body)[0]].decode("ascii", "replace")
 
 
 def read(path: Path, name: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from ddp.checkpoint import checkpoint
 from ddp.core.errors import EngineError, ProtocolError, RankLost
 from ddp.process.clock import now
 from ddp.remote import job_message
@@ -227,8 +228,8 @@ class RemoteRank:
         self._peer = peer
         peer.link.post(FrameKind.ORDER, ordered)
         if not peer.here and job.resume is not None:
-            for path in sorted(job.resume.iterdir()):
-                peer.link.post_all(_file(path, f"{RESUME}/{path.name}"))
+            for name in checkpoint.names(job.resume):
+                peer.link.post_all(_file(job.resume / name, f"{RESUME}/{name}"))
         peer.link.post(FrameKind.START)
         threading.Thread(target=self._pump, args=(peer.link,), name=f"for rank {self._rank}", daemon=True).start()
         return Connection(ours.detach())
@@ -241,10 +242,10 @@ class RemoteRank:
         """Handle a frame of the node agent. Raises ProtocolError, OSError."""
         if kind == FrameKind.MESSAGE:
             with suppress(OSError):  # the pipe is closed
-                self._theirs.send_bytes(body)
+                self._theirs.send_bytes(body if self._mirror is None else self._mirror.amended(body))
         elif kind == FrameKind.FILE and self._mirror is not None:
             if not self._over.is_set():
-                self._mirror.write(body)
+                self._mirror.take(body)
         elif kind == FrameKind.ENDED:
             self.end(str(json.loads(body)["fate"]))
         elif kind == FrameKind.FILE or kind in (FrameKind.ORDER, FrameKind.START, FrameKind.KILL, FrameKind.GOODBYE):

@@ -28,6 +28,7 @@ from ddp.core.policies.asynchronous import Async
 from ddp.core.policies.cadence import Cadence
 from ddp.core.policies.sync import Sync
 from ddp.core.samples.spans import Chunk
+from ddp.core.settings.checkpoints import Checkpointing
 from ddp.core.settings.world import World
 from ddp.core.state.round_state import Phase
 from ddp.core.values.persistent import RankSet
@@ -92,8 +93,8 @@ def test_time_in_which_nobody_listened_is_no_averaging_that_hangs() -> None:
 
 @pytest.mark.parametrize("epochs", [1, 2])
 def test_a_stuck_collective_ends_the_run_also_where_it_closes_an_epoch(epochs: int) -> None:
-    """What is to be evaluated behind it was taken for an evaluation in progress."""
-    world = replace(WORLD, epochs=epochs)
+    """What is to be evaluated or saved behind it was taken for an evaluation in progress."""
+    world = replace(WORLD, epochs=epochs, checkpoints=Checkpointing(1, "averages", 0.0))
     trained = [Progress(2.0, rank, 0, 5, 50, 0.1, 0.0, 0.1) for rank in range(2)]
     beats = [Alive(at, rank) for at in (5.0, 9.0, 12.0) for rank in range(2)]
     coordinator, issued = play(ready(0), ready(1), *trained, *beats, world=world)
@@ -101,6 +102,7 @@ def test_a_stuck_collective_ends_the_run_also_where_it_closes_an_epoch(epochs: i
     assert current is not None
     assert current.closes == (0,)
     assert {owed.epoch for owed in coordinator.cohort.evaluating} == {0}
+    assert len(coordinator.cohort.savings) == epochs - 1, "none is made at the end"
     assert not coordinator.over
     coordinator, issued = coordinator.update(Tick(12.5))
     assert issued == (Abort("failed", "all ranks live, but a collective takes over 10.0 s"),)

@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ddp.core.coordinator import Coordinator
-from ddp.core.messages.commands import Publish, Shorten
-from ddp.core.messages.events import Ending, Merged, RoundClosed
+from ddp.core.messages.commands import LoadState, Publish, Shorten
+from ddp.core.messages.events import Alive, Ending, Merged, RoundClosed
 from ddp.core.policies import POLICIES
 from ddp.core.settings.checkpoints import Checkpointing
 from ddp.core.settings.world import World
@@ -242,3 +242,36 @@ def test_a_rank_that_is_lost_at_the_same_moment_costs_no_checkpoint(
 def _until_published(run: Simulation) -> None:
     if isinstance(run.records[-1][1], Publish):
         raise StopIteration
+
+
+def beating(policy: str, in_step: bool, files_s: float, **happens: Any) -> Simulation:
+    """A run whose ranks need `files_s` for every file, and give a sign of life every second for five deadlines of it."""
+
+    def beat(rank: int, kind: str) -> None:
+        for second in range(1, min(int(files_s), 25) if kind in ("checkpoint", "copy") else 0):
+            run.later(second, run._coordinate, Alive(0.0, rank))
+
+    checkpoints = Checkpointing(20 if in_step else 1, "averages", 0.0)
+    world = World(3, 600, 4, 1, True, in_step, 5.0, tolerate_loss=True, restarts=1, checkpoints=checkpoints)
+    costs = Costs(lambda rank, step: 0.01 * (1 + rank), copy_s=files_s)
+    run = Simulation(POLICIES[policy](), world, costs, began=beat, **happens)
+    return run.run()
+
+
+@pytest.mark.parametrize(("policy", "in_step"), [("sync", True), ("cadence", False)])
+def test_a_checkpoint_may_take_five_deadlines(policy: str, in_step: bool) -> None:
+    """The others waited in a collective for two of them, which was the end of the run."""
+    run = beating(policy, in_step, 20.0)
+    assert run.aborted is None, run.aborted
+    assert any(isinstance(order, Publish) for _, order in run.records)
+    endless = beating(policy, in_step, 1000.0)
+    assert endless.aborted is not None
+    assert "silent for" in endless.aborted.reason
+    assert endless.now < 100.0
+
+
+def test_a_state_that_is_sent_to_a_rank_may_take_five_deadlines() -> None:
+    """Gradients were to be exchanged meanwhile, it seemed, and the run was over."""
+    run = beating("sync", True, 20.0, deaths=((0.05, 2),))
+    assert run.aborted is None, run.aborted
+    assert any(isinstance(order, LoadState) for _, order in run.records)

@@ -12,6 +12,8 @@ from ddp.core.values.frozen import replace
 
 STUCK = 2
 """A collective is stuck after so many deadlines in which ranks sent only signs of life."""
+WRITING = 5
+"""Number of deadlines more, while others may wait there for a rank that writes its part of a checkpoint."""
 START_UP = 5
 """Number of deadlines that a rank may take to get ready: it imports modules, reads data, builds its model."""
 
@@ -23,13 +25,15 @@ def give_up(cohort: CoordinatorState, event: Tick) -> tuple[CoordinatorState, tu
     deadline, current = cohort.world.deadline_s, cohort.round
     if current is not None and current.phase is Phase.REDUCE and event.at - current.since > deadline:
         return cohort, (Abort("failed", f"averaging the snapshots of round {current.index} takes over {deadline} s"),)
-    meeting = cohort.world.blocking and bool(
-        cohort.shares or (current is not None and current.phase is Phase.COLLECTIVE)
-    )
+    # While a rank sends its state, nobody exchanges gradients.
+    meeting = bool(cohort.shares) if current is None else current.phase is Phase.COLLECTIVE
+    # A checkpoint without the coordinator's part is of the average in flight: nobody writes it yet.
+    writing = any(saving.waiting and saving.coordinator is not None for saving in cohort.savings)
+    patience = (STUCK + WRITING * writing) * deadline
     closes = current.closes if current is not None else ()
-    stuck = meeting and event.at - cohort.moved > STUCK * deadline
+    stuck = cohort.world.blocking and meeting and event.at - cohort.moved > patience
     if stuck and all(owed.epoch in closes for owed in cohort.evaluating):  # nothing after the round has begun
-        return cohort, (Abort("failed", f"all ranks live, but a collective takes over {STUCK * deadline} s"),)
+        return cohort, (Abort("failed", f"all ranks live, but a collective takes over {patience} s"),)
     if event.at - cohort.oldest <= deadline:
         return cohort, ()
     both = list(zip(cohort.ranks, cohort.last_heard, strict=True))

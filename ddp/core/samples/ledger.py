@@ -96,8 +96,8 @@ class Ledger:
         return replace(self, pools=((0, 0),) * len(self.pools), returned=gaps)
 
     def among(self, ranks: int) -> Ledger:
-        """Return a reopened ledger for `ranks` ranks, with a pool for each if the old one had several."""
-        return replace(self, pools=((0, 0),) * ranks) if len(self.pools) > 1 else self
+        """Return a reopened ledger for `ranks` ranks, with an empty pool for each, as one may get its own slice now."""
+        return replace(self, pools=((0, 0),) * ranks)
 
     def merge(self, spans: Spans) -> Ledger:
         """Mark trained spans as in the model. Raises AssertionError if a position is there already."""

@@ -39,8 +39,8 @@ ROWS = 4
 """Most files that a row of consecutive steps is split into: averages and epochs end a file."""
 TIMES = 5
 """Size of a saved step in multiples of the parameters' and buffers' size: with momenta, and most of the state twice."""
-BATCHES = 1000
-"""Most batches of an evaluation whose figures are saved."""
+BATCHES, EVALUATIONS = 1000, 1000
+"""Most batches of an evaluation whose figures are saved, and about the most evaluations that are not `whole`."""
 SPARE = 4
 """Free space needed to save a step, in multiples of its size."""
 
@@ -280,8 +280,8 @@ class StepKeeper:
         are those of the first epoch and of one drawn between it and the last; others are saved as far as there is room."""
         replica, key, last = self._replica, self._job.audit, self._job.epochs - 1
         whole = epoch in (0, 1 + drawn(key, max(last - 1, 1), "evaluation"))
-        others = drawn(key, max(last, 1), "evaluated", epoch) * replica.state.bytes < CHEAP // 2
-        if epoch == last or not (whole or others):
+        most = min(EVALUATIONS, CHEAP / 2 / max(replica.state.bytes, 1))
+        if epoch == last or not (whole or drawn(key, max(last, 1), "evaluated", epoch) < most):
             return
         shown = [(*span, finite(loss), finite(metric)) for *span, loss, metric in replica.shown[:BATCHES]]
         about = {"rank": self._rank, "epoch": epoch, "whole": whole, "batches": shown}

@@ -80,6 +80,23 @@ def test_others_go_on_by_their_policy(play: Play, tmp_path: Path, policy: str, b
     assert len(played.digests) == 1
 
 
+@pytest.mark.parametrize("own", [None, (1.0, 1.0, 2.0)])
+def test_slices_of_their_own_are_taken_up_or_given_up_within_an_epoch(
+    play: Play, tmp_path: Path, own: tuple[float, ...] | None
+) -> None:
+    """Where they were taken up, the rest of the epoch had no slice for anyone, and the run ended with a traceback."""
+    options, every = toy.short_windows("cadence"), {"checkpoints": Checkpointing(2, "averages", 0.0)}
+    before = {"partition_ratios": None if own else (0.5, 1.5)}
+    play("cadence", "nccl", epochs=1, options=options | before, checkpoint_folder=tmp_path, **every)
+    checkpoint, _ = find(tmp_path)
+    assert checkpoint is not None
+    assert checkpoint.coordinator.ledgers
+    now = {"world_size": 3, "options": options | {"partition_ratios": own}}
+    played = play("cadence", "nccl", epochs=1, resume=checkpoint.path, **now)
+    rest = toy.SAMPLES - checkpoint.coordinator.samples
+    assert sum(event.samples for event in played.of(Progress)) == rest
+
+
 def test_another_batch_of_as_many_ranks_is_refused(play: Play, tmp_path: Path) -> None:
     place = begun(play, tmp_path, "nccl", 3)
     with pytest.raises(ValueError, match="of a run with batch_size=8, this one has 12"):

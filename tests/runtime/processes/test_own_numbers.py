@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from ddp.core.messages.commands import Evaluate
+from ddp.core.messages.events import Finished
 from ddp.core.samples.spans import Batch
 from ddp.core.settings.averaging import Averaging
 from ddp.core.worker import Step
+from ddp.data import seeded
 from ddp.data.seeded import others
 from ddp.engine.loop import TrainingLoop
+from ddp.process import channel
+from ddp.replica.evidence import keeper
 from tests.runtime.averaging.scripted_ranks import job
 
 
@@ -35,3 +42,28 @@ def test_generators_go_on_over_epochs_and_evaluations_and_are_each_ranks_own(tmp
     assert all(state == second[0] for state in second)
     assert first[0][0] != second[0][0]
     assert first[0][1] != second[0][1]
+
+
+def test_what_a_rank_ends_with_fits_into_a_message_after_any_number_of_epochs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run failed after its last epoch. 300 epochs here, with limits a hundred times lower."""
+    monkeypatch.setattr(channel, "LIMIT", channel.LIMIT // 100)
+    monkeypatch.setattr(seeded, "EPOCHS", seeded.EPOCHS // 100)
+    monkeypatch.setattr(keeper, "EVALUATIONS", keeper.EVALUATIONS // 100)
+    said: list[Any] = []
+    loop = TrainingLoop(replace(job(tmp_path, "cpu", Averaging()), epochs=300, audit="key"), 0, said.append)
+    assert loop.keeper is not None
+    loop.evaluate(Evaluate(0, 0, 0, 1, in_turn=False, reason=""))
+    for epoch in range(1, 300):
+        loop.numbers.note()
+        loop.numbers.note()
+        loop.keeper.evaluated(epoch)
+    loop.finish()
+    loop.close()
+    (end,) = (event for event in said if isinstance(event, Finished))
+    assert len(channel._encoded(end)) < channel.LIMIT
+    assert len(end.numbers) == 2 * seeded.EPOCHS + 1
+    evaluated = {name for name, _, _ in end.kept if "evaluated" in name}
+    assert "kept-0-evaluated-0.state" in evaluated
+    assert keeper.EVALUATIONS // 2 <= len(evaluated) <= 2 * keeper.EVALUATIONS + 2
