@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ddp.comm.collectives import Collectives
+from ddp.replica.memory.extra_state import extra_state
 from ddp.sharding.shards import Shard, cut
 from ddp.sharding.zero1 import ShardedStep
 
@@ -26,7 +27,8 @@ StateDict = dict[str, Any]
 
 
 def sharded_state_dict(sharded: ShardedStep) -> StateDict:
-    """Return everything that this rank owns, by name, and buffers and parameters that are not sharded."""
+    """Return everything that this rank owns, by name, and buffers, parameters that are not sharded, and modules' extra state.
+    Raises NotPlain."""
     model, optimizer = sharded.site.model, sharded.site.optimizer
     names = {parameter: name for name, parameter in model.named_parameters()}
     owned: dict[str, StateDict] = {}
@@ -43,7 +45,7 @@ def sharded_state_dict(sharded: ShardedStep) -> StateDict:
         "rank": sharded.site.rank,
         "shapes": {name: list(shape) for name, shape in _shapes(sharded).items()},
         "owned": owned,
-        "rest": {name: value.detach().clone() for name, value in _rest(sharded).items()},
+        "rest": {name: value.detach().clone() for name, value in _rest(sharded).items()} | extra_state(model),
         "aliases": _aliases(sharded),
         "groups": [
             setting | {"params": [names[p] for p in members]}

@@ -124,6 +124,37 @@ def test_a_rank_may_own_nothing_of_what_is_frozen(tmp_path: Path, kind: str) -> 
         assert all(torch.equal(found[name], truth[name]) == name.startswith("1.") for name in truth)
 
 
+class Counting(torch.nn.Linear):
+    """Counts its calls in its extra state."""
+
+    seen = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen += 1
+        return super().forward(x)
+
+    def get_extra_state(self) -> int:
+        return self.seen
+
+    def set_extra_state(self, state: int) -> None:
+        self.seen = state
+
+
+def load_counted(folder: Path, rank: int, world_size: int, kind: str):
+    team = Team(folder, rank, world_size, kind, "memory", build=torch.nn.Sequential(Counting(6, 2)))
+    team.step(0)
+    whole = full_state_dict(team.sharded)
+    team.step(1)
+    load_full_state_dict(team.sharded, whole)
+    team.collectives.close()
+    return whole["model"]["0._extra_state"], team.model[0].seen
+
+
+def test_a_whole_state_has_the_extra_state_of_modules(tmp_path: Path) -> None:
+    """It was refused on loading, as the model asks for it."""
+    assert together(load_counted, tmp_path, 2, "zero3") == [(1, 1)] * 2
+
+
 def freeze_first(folder: Path, rank: int, world_size: int, kind: str):
     team = Team(folder, rank, world_size, kind, "memory", optimizer="momentum")
     team.model[0].requires_grad_(False)
