@@ -27,7 +27,7 @@ StateDict = dict[str, Any]
 
 
 def sharded_state_dict(sharded: ShardedStep) -> StateDict:
-    """Return everything that this rank owns, by name, and buffers, parameters that are not sharded, and modules' extra state.
+    """Return what this rank owns, by name, and buffers, parameters that are not sharded, and the extra state of modules.
     Raises NotPlain."""
     model, optimizer = sharded.site.model, sharded.site.optimizer
     names = {parameter: name for name, parameter in model.named_parameters()}

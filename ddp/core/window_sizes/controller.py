@@ -143,8 +143,7 @@ class ElChe:
     @property
     def live(self) -> tuple[int, ...]:
         """Ranks that are not lost."""
-        gone = frozenset(self.gone)
-        return tuple([r for r in range(len(self.speeds)) if r not in gone])
+        return tuple(sorted(set(range(len(self.speeds))).difference(self.gone)))
 
     @property
     def known(self) -> tuple[float, ...]:
