@@ -1,7 +1,7 @@
 """The same cell and seed give the same bits if the mode promises it: in two runs, or in a run and its reference.
 
 Equal must be the digest of the final parameters, every loss, evaluation, learning rate and scalar of the epochs, and
-all counts: steps, samples, the ledger, collectives and their bytes (unless a run was resumed). `solo` promises this, and so do modes whose
+all counts: steps, samples, the ledger; unless one was resumed, collectives and bytes. `solo` promises it, as do modes whose
 replicas are equal after every step, on one kind of machine with one version of torch. Graph mode with several ranks
 does not, as it divides batches by measured speeds; nor does a GPU, unless `train.deterministic` is set. Scalars and
 training losses are compared up to rounding, as the clock decides how their sums are split.
