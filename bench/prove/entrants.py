@@ -5,7 +5,8 @@ Knows no models of the harness and no settings: it gets what to train as an `Ora
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -68,10 +69,20 @@ def distance(state: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
     """Return the largest difference between values of two states; infinite if their names differ."""
     if state.keys() != other.keys():
         return float("inf")
-    gaps = [
-        float((state[name].double() - value.double()).abs().max()) for name, value in other.items() if value.numel()
-    ]
-    return max(gaps, default=0.0)
+    return max((gap(state[name], value) for name, value in other.items() if value.numel()), default=0.0)
+
+
+def gap(own: Tensor | float, other: Tensor | float) -> float:
+    """Return the largest difference of values; infinite if one is not finite, but 0 if both are the same infinity, or no
+    numbers."""
+    first, second = (torch.as_tensor(side, dtype=torch.float64) for side in (own, other))
+    alike = (first == second) | (first.isnan() & second.isnan())
+    return float((first - second).abs().nan_to_num(math.inf, math.inf).where(~alike, 0.0).max())
+
+
+def largest(differences: Iterable[float]) -> float | None:
+    """Return the largest difference, None of none; infinite if one is not a number, which `max` may pass over."""
+    return max((math.inf if math.isnan(each) else each for each in differences), default=None)
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from bench.prove import entrants, ranks
+from bench.prove import ranks
 from bench.prove.engines import run_engine
-from bench.prove.entrants import Entrant, ProofEntry, entrant, fingerprint
+from bench.prove.entrants import Entrant, ProofEntry, distance, entrant, fingerprint, gap, largest
 from bench.prove.oracle import OracleCourse, OracleStep, PlainTrainer, State, replay
 from bench.prove.ranks import CourseResult
 from bench.prove.tasks import Make, check_size, double, gradient, least, plain
@@ -81,8 +81,7 @@ class Proof:
 
     def worst(self, name: str) -> float | None:
         """Return the largest difference over the steps."""
-        values = [value for step in self.steps if (value := getattr(step, name)) is not None]
-        return max(values, default=None)
+        return largest(value for step in self.steps if (value := getattr(step, name)) is not None)
 
 
 def prove(
@@ -212,9 +211,9 @@ def _stepped(trials: list[Trial], folder: Path, preload: tuple[str, ...]) -> Ite
         differences = [
             StepDifferences(
                 step,
-                max(apart[0] for apart in gradients[step].apart),
-                max(apart[step] for apart in main.apart),
-                abs(main.losses[step] - oracle[step]),
+                largest(apart[0] for apart in gradients[step].apart),
+                largest(apart[step] for apart in main.apart),
+                gap(main.losses[step], oracle[step]),
             )
             for step in range(course.steps)
         ]
@@ -274,8 +273,8 @@ def _windowed(trials: list[Trial], folder: Path, preload: tuple[str, ...]) -> It
             StepDifferences(
                 number,
                 None,
-                max(apart[number] for apart in main.apart),
-                abs(main.losses[number] - losses[number]) / course.world_size,
+                largest(apart[number] for apart in main.apart),
+                gap(main.losses[number], losses[number]) / course.world_size,
             )
             for number in range(course.steps)
         ]
@@ -292,8 +291,8 @@ def _of_engine(way: Way, course: OracleCourse) -> Proof:
         return Proof(way.mode, way.ranks, "not proved", f"the engine ended with {type(error).__name__}: {error}")
     rule = entrant("").rule if way.ranks > 1 else replace(entrant("").rule, buffers="own")  # no replicas to synchronize
     oracle = list(replay(ended.course, rule))
-    gaps = [entrants.distance(own, oracle[-1].state) for own in ended.states]
-    loss = abs(ended.loss - sum(step.loss for step in oracle) / steps)
+    gaps = [distance(own, oracle[-1].state) for own in ended.states]
+    loss = gap(ended.loss, sum(step.loss for step in oracle) / steps)
     equal = len({fingerprint(own) for own in ended.states}) == 1
     trial = Trial(way, entrant(""), course, False, 0.0, "float32")
     why = "one global batch; how later ones are cut follows the speeds" if way.ranks > 1 else ""

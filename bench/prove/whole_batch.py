@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from bench.prove.entrants import distance, entrant
+from bench.prove.entrants import distance, entrant, gap
 from bench.prove.oracle import OracleCourse, PlainTrainer, replay, whole_batches
 from bench.prove.tasks import Make, least, plain
 from ddp.core.settings.steps import PLAIN, StepSettings
@@ -36,8 +36,8 @@ def whole(make: Make, size: int, steps: int, batch: int, seed: int = 5, how: Ste
     gradients = parameters = loss = 0.0
     for ours, theirs in zip(replay(course, rule), whole_batches(course), strict=True):
         pairs = zip(ours.gradients, theirs.gradients, strict=True)
-        gaps = [float((a - b).abs().max()) for a, b in pairs if a is not None and b is not None and a.numel()]
-        gradients, loss = max([gradients, *gaps]), max(loss, abs(ours.loss - theirs.loss))
+        gaps = [gap(a, b) for a, b in pairs if a is not None and b is not None and a.numel()]
+        gradients, loss = max([gradients, *gaps]), max(loss, gap(ours.loss, theirs.loss))
         parameters = max(parameters, distance(ours.state, theirs.state))
     return WholeBatch(size, gradients, parameters, loss, _reason(course, gradients))
 

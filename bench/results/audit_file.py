@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError
 
 from bench.base import canonical
 from bench.base.writing import write_text
-from bench.results.runfolder import read_object
+from bench.results.runfolder import check_keys, read_object
 from bench.results.schema import Metrics, Strict
 
 AUDIT, FOLDER = "audit.json", "audit"
@@ -87,6 +87,7 @@ def read(folder: Path) -> AuditReport:
     """Read `audit.json`. Raises ValueError, one line, if it is missing, damaged or was changed."""
     path = folder / AUDIT
     body = read_object(path)
+    check_keys(path)
     try:
         report = AuditReport.model_validate(body)
     except ValidationError as error:

@@ -17,6 +17,7 @@ import msgspec
 import psutil
 from pydantic import ValidationError
 
+from bench.base.canonical import once
 from bench.base.usage import tame
 from bench.config.overrides import setting
 from bench.results.lease import Hidden, in_making, leased
@@ -236,6 +237,14 @@ def group_of(config: Mapping[str, Any], name: str) -> dict[str, Any]:
 def read_object(path: Path) -> dict[str, Any]:
     """Read the JSON object in a file. Raises ValueError, one line that names the file and what is wrong with it."""
     return _object(path, _content(path))
+
+
+def check_keys(path: Path) -> None:
+    """Raise ValueError, one line that names the file, if an object in its JSON has a key twice."""
+    try:
+        json.loads(_content(path), object_pairs_hook=once)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 def _content(path: Path) -> bytes:

@@ -284,9 +284,10 @@ class Metrics(Strict):
     @classmethod
     def _in_present_words(cls, fields: Any) -> Any:
         """Convert results of earlier versions, which named some backends as engines."""
-        if not isinstance(fields, dict) or fields.get("engine") not in BACKENDS:
+        engine = fields.get("engine") if isinstance(fields, dict) else None
+        if not isinstance(engine, str) or engine not in BACKENDS:
             return fields
-        mode = mode_of(fields["engine"], None, None)
+        mode = mode_of(engine, None, None)
         return fields | {"engine": mode.engine, "policy": mode.policy, "backend": mode.backend}
 
 

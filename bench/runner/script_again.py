@@ -91,11 +91,11 @@ def prove_script(run: Run, folder: Path, size: ProofSize) -> ProofReport:
     """Start the script of a run as far as the `Trainer` that made the run, and prove its mode there, as `audit_script`
     does. Raise ValueError."""
     order = Again(str(folder / "runs"), prove=size, run_id=run.metrics.run_id)
-    return msgspec.json.decode(_reported(run, order, folder), type=ProofReport)
+    return msgspec.msgpack.decode(_reported(run, order, folder), type=ProofReport)
 
 
 def _reported(run: Run, order: Again, folder: Path) -> bytes:
-    report = folder / "report.json"
+    report = folder / "report"
     code = _start(run, msgspec.structs.replace(order, report=str(report)))
     if not report.exists():
         raise ValueError(f"{run.path}: {_name(run)} did not come to this run; it ended with exit code {code}")
@@ -159,4 +159,4 @@ def prove_here(order: Again, plan: ScriptPlan) -> None:
         task = plan.audit_task(private)
         (proof,) = prove(task, [way], *how, job.preload, job.step)
         against = whole(task, way.ranks, *how, job.step) if way.ranks > 1 else None
-    Path(order.report).write_bytes(msgspec.json.encode(ProofReport(proof, against)))
+    Path(order.report).write_bytes(msgspec.msgpack.encode(ProofReport(proof, against)))  # it has infinity, unlike JSON

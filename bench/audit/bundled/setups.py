@@ -48,7 +48,8 @@ GRADIENT, DEVIATIONS = 1e-2, 5.0
 
 def key(model: str, data: str, sample: Tensor, depth: object) -> str:
     """Return the name of a set-up in the table, with the shape of a sample of its data."""
-    what = "x".join(map(str, sample.shape)) if sample.is_floating_point() else f"text of {sample.shape[0]}"
+    shape = "x".join(map(str, sample.shape))  # empty for one number, as of an identifier
+    what = shape if sample.is_floating_point() else f"text of {shape}"
     return f"{model} on {data}, {what}" + (f", depth {depth}" if depth else "")
 
 

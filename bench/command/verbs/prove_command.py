@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from tabulate import tabulate
@@ -161,7 +162,7 @@ def _write(options: argparse.Namespace, proofs: Proofs) -> None:
         "whole_batch": [{"model": model, **asdict(whole)} for model, whole in proofs.wholes],
     }
     with usage(), writing("the results"):
-        write_json(options.json, body)
+        write_json(options.json, msgspec.json.decode(msgspec.json.encode(body)))  # null: not finite
 
 
 def table(proofs: Proofs) -> list[str]:

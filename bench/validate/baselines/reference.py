@@ -235,7 +235,7 @@ def read(path: Path) -> Reference:
     """Read the reference in a file. Raises Broken if it cannot be trusted."""
     try:
         body = json.loads(
-            regular_files.content(path).decode("utf-8"), parse_constant=_no_number, object_pairs_hook=_once
+            regular_files.content(path).decode("utf-8"), parse_constant=_no_number, object_pairs_hook=canonical.once
         )
         _version(body)
         reference = Reference.model_validate(body)
@@ -259,16 +259,6 @@ REMEDY = "restore it, or make it anew: python -m bench baseline propose RUNS"
 
 def _no_number(word: str) -> float:
     raise ValueError(f"{word} is not a number")
-
-
-def _once(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
-    """Return the object. Raises ValueError if a key occurs twice: a person may read one value, and the program the
-    other."""
-    body = dict(pairs)
-    if len(body) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is said twice")
-    return body
 
 
 def _version(body: JsonValue) -> None:

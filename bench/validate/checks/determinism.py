@@ -1,7 +1,7 @@
 """The same cell and seed give the same bits if the mode promises it: in two runs, or in a run and its reference.
 
 Equal must be the digest of the final parameters, every loss, evaluation, learning rate and scalar of the epochs, and
-all counts: steps, samples, the ledger, collectives and their bytes. `solo` promises this, and so do modes whose
+all counts: steps, samples, the ledger; unless one was resumed, collectives and bytes. `solo` promises it, as do modes whose
 replicas are equal after every step, on one kind of machine with one version of torch. Graph mode with several ranks
 does not, as it divides batches by measured speeds; nor does a GPU, unless `train.deterministic` is set. Scalars and
 training losses are compared up to rounding, as the clock decides how their sums are split.
@@ -37,7 +37,8 @@ def promised(m: Metrics, config: Mapping[str, Any]) -> bool:
     strict = group_of(config, "train").get("deterministic") is True
     if not strict and any(device.startswith("cuda") for device in m.devices):
         return False  # PyTorch's kernels may add in any order
-    return alike and not m.faults and not m.scripted_faults and not m.begun_without
+    resized = m.resumed is not None and m.resumed.ranks  # other ranks add in another order
+    return alike and not m.faults and not m.scripted_faults and not m.begun_without and not resized
 
 
 def trace(m: Metrics) -> dict[str, Any]:
@@ -51,7 +52,8 @@ def trace(m: Metrics) -> dict[str, Any]:
     counts["epochs"] = len(m.epochs)
     reached = {f"target.{name}": getattr(m.target, name) for name in ("value", "reached", "samples")}
     final = {f"final.{name}": value for name, value in m.final.model_dump().items()}
-    sync = {f"sync.{name}": getattr(m.sync, name) for name in ("kind", "count", "bytes")}
+    sums = () if m.resumed is not None else ("count", "bytes")  # of a resumed run they are of the rest alone
+    sync = {f"sync.{name}": getattr(m.sync, name) for name in ("kind", *sums)}
     ledger = {"ledger": m.ledger.model_dump()} if m.ledger is not None else {}
     return {"params_sha256": m.params_sha256, **rows, **counts, **final, **reached, **sync, **ledger}
 

@@ -2,7 +2,7 @@
 
 A tensor that moves, or has gradients, on one rank must do so on the others, over the run and in each epoch: ranks train
 other samples of the same data. Movements below half a unit in the last place per step are ignored, as they may round to
-none.
+none; and a loss of 0, as that of batches beyond a margin, has no gradients.
 """
 
 from __future__ import annotations
@@ -121,8 +121,11 @@ def _gradients(known: Records, world_size: int) -> str:
     trained = [number for number, group in enumerate(known.groups) if group.trained]
     sizes = [_sizes(known, rank)[:, trained] for rank in range(world_size)]
     nothing = [(own == 0).all(axis=1) for own in sizes]
+    losses = {report.loss_sum for report in known.progress if report.steps}
+    dead = any(losses) and all(map(known.still, trained))  # though no loss of 0 explains it
     for rank, own in enumerate(nothing):
-        if trained and _lacking(own, [other for number, other in enumerate(nothing) if number != rank]):
+        others = nothing[:rank] + nothing[rank + 1 :]
+        if trained and len(own) and ((dead and own.all()) or _lacking(own, others, 0.0 in losses)):
             return f"rank {rank} reports steps, but {own.sum()} of its {len(own)} recorded gradients are zero"
     moves = _must_move(known)
     for place, number in enumerate(trained):
@@ -156,17 +159,14 @@ def _must_move(known: Records) -> NDArray[np.bool_]:
     return np.asarray(np.max(lengths, axis=0) > SAFETY * units * begun)
 
 
-def _lacking(own: NDArray[np.bool_], others: Sequence[NDArray[np.bool_]]) -> bool:
-    """Return whether too many of a rank's steps have no gradients: all, or more than chance explains given the other
-    ranks. A hinge loss has none for a batch beyond its margin, on all ranks alike."""
-    if not len(own) or own.all():
-        return bool(len(own))
-    for other in others:
-        if len(other):
-            share = np.concatenate([own, other]).mean()
-            error = np.sqrt(share * (1 - share) * (1 / len(own) + 1 / len(other)))
-            if own.mean() - other.mean() > MOST + BY_CHANCE * error:
-                return True
+def _lacking(own: NDArray[np.bool_], others: Sequence[NDArray[np.bool_]], by_loss: bool) -> bool:
+    """Return whether too many of a rank's steps have no gradients, given the other ranks: all, or more than chance
+    explains. A hinge loss has none for a batch beyond its margin, on all ranks alike; `by_loss`: some loss was 0."""
+    for other in filter(len, others):
+        share = np.concatenate([own, other]).mean()
+        error = np.sqrt(share * (1 - share) * (1 / len(own) + 1 / len(other)))
+        if (own.all() and not (other.all() or by_loss)) or own.mean() - other.mean() > MOST + BY_CHANCE * error:
+            return True
     return False
 
 
@@ -190,8 +190,8 @@ def _windows(known: Records, world_size: int) -> str:
     trained = [number for number, group in enumerate(known.groups) if group.trained and moves[number]]
     windows_of = [_moved(known, rank) for rank in range(world_size)]
     moved = [_rows([each.way for each in own.values()], known)[:, trained] for own in windows_of]
-    for rank, windows in enumerate(moved):
-        still = int((windows == 0).all(axis=1).sum())
+    for rank, windows in enumerate(windows_of):
+        still = sum(each.loss and not each.way[trained].any() for each in windows.values())
         if trained and still > max(MOST * len(windows), 1):
             return f"rank {rank} reports steps, but its replica did not move in {still} of {len(windows)} windows"
     for place, number in enumerate(trained):
@@ -255,6 +255,7 @@ class _Window(NamedTuple):
     """The same, but 0 where rounding can explain it: half a unit of each value in each step."""
     steps: int
     epochs: set[int]
+    loss: bool  # not 0
 
 
 def _rows(rows: Sequence[NDArray[np.float64]], known: Records) -> NDArray[np.float64]:
@@ -270,6 +271,7 @@ def _moved(known: Records, rank: int) -> dict[int, _Window]:
     for report in known.progress:
         if report.rank == rank:
             epochs[report.after].add(report.epoch)
+    lossless = epochs.keys() - {each.after for each in known.progress if each.rank == rank and each.loss_sum != 0}
     least = FAINT * max((report.lr for report in known.progress), default=0.0)
     at_rate = {report.after for report in known.progress if report.rank == rank and report.lr > least}
     rested = {after for after in epochs.keys() - at_rate if after is not None}
@@ -286,8 +288,8 @@ def _moved(known: Records, rank: int) -> dict[int, _Window]:
         if last is not None and last.round == number - 1 and event.steps and last.round not in rested:
             # What a rank trained during the last average moved its replica before it applied that average.
             way = np.maximum(_way(own, last.sketch_after), _way(laid, last.sketch_before))
-            hidden = SAFETY * event.steps * units * np.nan_to_num(decode(own).sizes)
-            windows[number] = _Window(way, np.where(way > hidden, way, 0.0), event.steps, epochs[last.round])
+            beyond = np.where(way > SAFETY * event.steps * units * np.nan_to_num(decode(own).sizes), way, 0.0)
+            windows[number] = _Window(way, beyond, event.steps, epochs[last.round], last.round not in lossless)
         last, laid = answers[number], own
     return windows
 

@@ -16,7 +16,7 @@ from bench.base.usage import tame
 from bench.results.cells import LARGEST, micro_batches
 from bench.results.chain import seal_of
 from bench.results.recompute import ROUNDING, differences, digest
-from bench.results.runfolder import CONFIG, EVENTS, METRICS, Run, read_object, tame_all, there
+from bench.results.runfolder import CONFIG, EVENTS, METRICS, Run, check_keys, read_object, tame_all, there
 from bench.results.schema import READABLE, SCHEMA_VERSION, SINCE, Metrics, RecordSeal
 from bench.results.schema_speed import IDLE_WHILE_PRESENT
 from bench.validate.records.reading import Reading, as_planned, lost_nobody, reading, unsealed
@@ -24,6 +24,8 @@ from bench.validate.records.run_records import Records
 from bench.validate.sketches.resumption import most_ranks
 from ddp.sketches import decode
 
+SEALED = 3
+"""First version of results with the seal of their records."""
 CLOCK = 5
 """First version of results whose training clock counts only the ranks that are present."""
 PRESENCE = 6
@@ -77,6 +79,8 @@ def consistent(run: Run) -> None:
 def legible(run: Run) -> None:
     """Raise ValueError if the checks cannot rely on the folder: `consistent`, readable records, and a result that
     follows from them."""
+    for path in filter(there, (run.path / METRICS, run.path / CONFIG)):
+        check_keys(path)
     seal = run.metrics.record
     body = read_object(run.path / METRICS) if seal is not None else {}
     as_written = seal is None or seal.result == digest(body)
@@ -99,8 +103,16 @@ def _check_alone(run: Run) -> None:
         msgspec.convert(run.config, _Settings)
     except msgspec.ValidationError as error:
         raise ValueError(f"{run.path / CONFIG}: not the configuration of a run: {error}") from None
-    if wrong := _result(run.metrics):
+    if wrong := _result(run.metrics) or _unproved(run):
         raise ValueError(f"{run.path / METRICS}: {wrong}")
+
+
+def _unproved(run: Run) -> str:
+    """Say that a result lacks its seal, and records to follow from; empty: it has either, or is from before seals."""
+    m = run.metrics
+    if m.record is not None or m.schema_version < SEALED or there(run.path / EVENTS) or not there(run.path / METRICS):
+        return ""
+    return f"record is missing, though every result of version {m.schema_version} has one"
 
 
 def _check_result(run: Run, known: Reading, body: dict[str, Any], as_written: bool) -> None:

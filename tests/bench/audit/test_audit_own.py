@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import lr_scheduler
 from torch.utils.data import BatchSampler, Dataset, RandomSampler, Subset, WeightedRandomSampler
 
@@ -19,6 +19,7 @@ from ddp.data import as_source
 from ddp.data.dataset import MapSource
 from ddp.data.draws import Draws
 from ddp.data.epoch_order import EpochOrder
+from ddp.data.source import TensorSource
 from ddp.replica.optim.learning_rates import Rates
 from ddp.replica.task import Task
 from tests.bench.audit.audit_breaks import Break, wrapped
@@ -151,5 +152,21 @@ def test_own_augmentation_is_done_again(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_momenta_of_sparse_gradients_are_kept_and_done_again(tmp_path: Path) -> None:
     report = audited(*train_alone(tmp_path, partial(test_sparse.task, "layer", 0.9)), model="", whole=True)
+    assert different(report) == []
+    assert report.count("equal", "step") >= 4
+
+
+def table() -> nn.Module:
+    return nn.Sequential(nn.Embedding(50, 4), nn.Linear(4, 2))
+
+
+def test_identifiers_one_a_sample_are_audited(tmp_path: Path) -> None:
+    """The audit had ended with an error: such a sample has no dimension, as of a table of embeddings."""
+
+    def task() -> Task:
+        data = partial(TensorSource, torch.arange(toy.SAMPLES) % 50, toy.data()[1])
+        return replace(toy.task(), model=table, train_data=data, eval_data=data)
+
+    report = audited(*train_alone(tmp_path, task), model="")
     assert different(report) == []
     assert report.count("equal", "step") >= 4

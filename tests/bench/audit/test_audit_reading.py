@@ -19,6 +19,7 @@ from torch.utils.data import Dataset
 from bench.audit.costs import _apart
 from bench.audit.documented.reading import SAMPLES, TrainingData, repeatable, unknowable
 from bench.audit.repeated.evaluation import added_up
+from bench.results import audit_file
 from ddp.core.messages.event_parts import StepWork
 from ddp.core.settings.steps import StepSettings
 from ddp.data import as_source
@@ -26,6 +27,7 @@ from ddp.data.augment import crop_and_flip
 from tests.bench.audit.audit_breaks import images
 from tests.bench.audit.audited import audited, different, train_alone
 from tests.bench.audit.test_audit_ranks import POLICY_OF, train_together
+from tests.bench.streams import make_metrics, make_spec
 from tests.runtime import toy
 from tests.runtime.conftest import in_process as in_process
 
@@ -118,3 +120,14 @@ def test_batches_of_an_evaluation_add_up_to_what_was_reported(
     lost = (*batches, (15, 20, None, 0.0))  # one that is not finite
     assert added_up(lost, (9.0, 4.0)) == ""
     assert added_up(lost, (9.0, 9.0))
+
+
+def test_a_key_said_twice_in_a_report_is_refused(tmp_path: Path) -> None:
+    """Its digest is of the last value alone."""
+    report = audit_file.AuditReport(run_id="a", seconds=1.0, kept=[], items=[])
+    audit_file.write_report(tmp_path, report, make_metrics(make_spec("solo")))
+    assert audit_file.read(tmp_path).run_id == "a"
+    path = tmp_path / audit_file.AUDIT
+    path.write_text(path.read_text().replace("{", '{"run_id": "b",', 1))
+    with pytest.raises(ValueError, match=r"audit.json: 'run_id' is said twice"):
+        audit_file.read(tmp_path)

@@ -84,7 +84,32 @@ def alone(folder: Path) -> None:
     edited(METRICS, change)(folder)
 
 
+def forged(folder: Path) -> None:
+    """Only the result, without the seal of records that could contradict it."""
+    edited(METRICS, lambda body: body.update(record=None))(folder)
+    for file in (EVENTS, CONFIG):
+        (folder / file).unlink()
+
+
+def twice(file: str, key: str) -> Damage:
+    """A key said once more, before its own place: programs take the last, and people the first."""
+
+    def damage(folder: Path) -> None:
+        text = (folder / file).read_text()
+        (folder / file).write_text(text.replace("{", f'{{"{key}": 0.999, ', 1))
+
+    return damage
+
+
 DAMAGES: dict[str, tuple[str, Damage, str]] = {
+    "no seal and no records": ("nccl_sync", forged, "record is missing, though every result of version 8 has one"),
+    "a field twice": ("nccl_sync", twice(METRICS, "status"), "metrics.json: 'status' is said twice"),
+    "an engine that is a list": (
+        "nccl_sync",
+        edited(METRICS, lambda body: body.update(engine=[])),
+        "metrics.json: engine: Input should be a valid string",
+    ),
+    "a setting twice": ("nccl_sync", twice(CONFIG, "averaging"), "config.json: 'averaging' is said twice"),
     "no first lines": ("nccl_cadence", events(begun), "records no rank as ready"),
     "one first line less": ("nccl_cadence", events(lambda lines: lines[1:]), "lines are missing"),
     "most lines missing": (
@@ -185,7 +210,14 @@ def test_what_contradicts_itself_is_refused_and_the_others_are_judged(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    "damage", ["a rank more", "no training settings", "an immense result", "a breakdown of one rank of two"]
+    "damage",
+    [
+        "a rank more",
+        "an engine that is a list",
+        "no training settings",
+        "an immense result",
+        "a breakdown of one rank of two",
+    ],
 )
 def test_the_report_names_them_as_well(tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report.page, "FIGURES", 0)

@@ -18,7 +18,7 @@ from bench.results.analysis import breakdown, goodput
 from bench.results.analysis.stream import RunRecords, Slices
 from bench.results.recompute import ROUNDING, differences
 from bench.results.runfolder import find_runs
-from bench.results.schema import Metrics
+from bench.results.schema import Metrics, ResumedFrom
 from bench.runner import replay
 from bench.validate.checks.determinism import promised, unlike
 from bench.validate.checks.evaluation import _amiss
@@ -81,6 +81,20 @@ def test_a_gpu_promises_bits_only_with_deterministic_algorithms(device: str, tra
 
 SECONDS = st.lists(st.floats(1e-7, 1.0), min_size=1, max_size=30)
 KINDS = ("forward", "wait", "exchange", "evaluate", "data")
+
+
+def test_a_resumed_run_is_equal_though_it_counts_the_collectives_of_the_rest_alone() -> None:
+    """Beside an uninterrupted run of its seed it had failed."""
+    whole = make_metrics(make_spec("nccl_sync"))
+    again = ResumedFrom(source="", checkpoint=0, epochs=1, samples=1, seconds=1.0, times=1)
+    sync = whole.sync.model_copy(update={"count": 1, "bytes": 1})
+    rest = whole.model_copy(update={"resumed": again, "sync": sync})
+    assert promised(rest, {})
+    assert unlike(whole, rest) == unlike(rest, whole) == []
+    assert len(unlike(whole, rest.model_copy(update={"resumed": None}))) == 2
+    assert len(unlike(whole, rest.model_copy(update={"params_sha256": "other"}))) == 1
+    resized = again.model_copy(update={"ranks": [4]})
+    assert not promised(rest.model_copy(update={"resumed": resized}), {}), "other ranks add in another order"
 
 
 @given(SECONDS)

@@ -117,6 +117,38 @@ def test_an_optimizer_may_go_by_the_rate_of_the_step_before() -> None:
     assert "in 10 of 10 windows" in _windows(replace(known, progress=at_rate), 2)
 
 
+def beyond_margin(known: Records, loss: float, ranks: tuple[int, ...] = (0, 1)) -> Records:
+    """The same with replicas that end as they began, if all of `ranks` have no gradients and this loss."""
+    steps = (StepSketch(0, 16, 16, NOTHING),) * 2
+    progress = [
+        replace(each, loss_sum=loss, exchanged=steps) if each.rank in ranks else each for each in known.progress
+    ]
+    ready = [replace(each, sketch=sketch(1.0, 1.0, 1.0)) for each in known.ready]
+    finished = [Finished(99.0, rank, "", 1, 0, sketch=sketch(1.0, 1.0, 1.0)) for rank in (0, 1)]
+    return replace(known, progress=progress, ready=ready, finished=finished)
+
+
+def test_a_loss_of_0_needs_no_gradients_and_moves_nothing() -> None:
+    """A clean run failed whose batches were all beyond the margin of its loss, or that began at the optimum."""
+    known = beyond_margin(records(way=0.0), 0.0)
+    assert _gradients(known, 2) == _windows(known, 2) == ""
+
+
+def test_ranks_that_all_stand_still_at_a_loss_are_named() -> None:
+    """No other rank moves to compare with."""
+    known = beyond_margin(records(way=0.0), 1.0)
+    assert _gradients(known, 2) == "rank 0 reports steps, but 24 of its 24 recorded gradients are zero"
+    assert _windows(records(way=0.0), 2).endswith("its replica did not move in 11 of 11 windows")
+    with_gradients = replace(known, progress=records().progress)
+    assert _gradients(with_gradients, 2) == "body.weight has gradients, but its final value equals its initial value"
+
+
+@pytest.mark.parametrize("loss", [0.0, 1.0])
+def test_a_rank_alone_without_gradients_is_named_whatever_its_loss(loss: float) -> None:
+    known = beyond_margin(records(), loss, ranks=(1,))
+    assert _gradients(known, 2) == "rank 1 reports steps, but 24 of its 24 recorded gradients are zero"
+
+
 def at_times(rounds: dict[int, int], text: str = "") -> Change:
     """Gradients that are none in one of so many rounds of a rank; of `text`'s groups alone, if given."""
     count = [0, 0]
