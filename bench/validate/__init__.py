@@ -26,7 +26,7 @@ from bench.validate.baselines.folder import Library, load
 from bench.validate.baselines.reference import Reference
 from bench.validate.checks import CHECKS, OPTIONAL, Check
 from bench.validate.checks.speed import elsewhere
-from bench.validate.evidence.consistency import sound
+from bench.validate.evidence.consistency import SEALED, sound
 from bench.validate.evidence.derivation import ANEW, Derivation
 from bench.validate.revisions.baseline_history import unrooted
 from bench.validate.verdicts import next_runs
@@ -182,7 +182,7 @@ def _predicted(grouped: Sequence[Cell]) -> list[str]:
 def _unsealed(grouped: Sequence[Cell]) -> list[str]:
     """Return a line on finished runs without a seal, whose results nothing proves."""
     finished = [m for cell in grouped for m in cell.ok]
-    if not (count := sum(m.record is None for m in finished)):
+    if not (count := sum(m.record is None and m.schema_version < SEALED for m in finished)):
         return []
     return [f"unsealed: {count} of {plural(len(finished), 'run')}, of an earlier version: their results are trusted"]
 

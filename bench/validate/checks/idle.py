@@ -121,11 +121,8 @@ def _gradients(known: Records, world_size: int) -> str:
     trained = [number for number, group in enumerate(known.groups) if group.trained]
     sizes = [_sizes(known, rank)[:, trained] for rank in range(world_size)]
     nothing = [(own == 0).all(axis=1) for own in sizes]
-    losses = {report.loss_sum for report in known.progress if report.steps}
-    dead = any(losses) and all(map(known.still, trained))  # though no loss of 0 explains it
     for rank, own in enumerate(nothing):
-        others = nothing[:rank] + nothing[rank + 1 :]
-        if trained and len(own) and ((dead and own.all()) or _lacking(own, others, 0.0 in losses)):
+        if trained and _lacking(own, nothing[:rank] + nothing[rank + 1 :]):
             return f"rank {rank} reports steps, but {own.sum()} of its {len(own)} recorded gradients are zero"
     moves = _must_move(known)
     for place, number in enumerate(trained):
@@ -159,13 +156,15 @@ def _must_move(known: Records) -> NDArray[np.bool_]:
     return np.asarray(np.max(lengths, axis=0) > SAFETY * units * begun)
 
 
-def _lacking(own: NDArray[np.bool_], others: Sequence[NDArray[np.bool_]], by_loss: bool) -> bool:
-    """Return whether too many of a rank's steps have no gradients, given the other ranks: all, or more than chance
-    explains. A hinge loss has none for a batch beyond its margin, on all ranks alike; `by_loss`: some loss was 0."""
+def _lacking(own: NDArray[np.bool_], others: Sequence[NDArray[np.bool_]]) -> bool:
+    """Return whether too many of a rank's steps have no gradients: all, or more than chance explains given the other
+    ranks. A hinge loss has none for a batch beyond its margin, on all ranks alike."""
+    if not len(own) or own.all():
+        return bool(len(own))
     for other in filter(len, others):
         share = np.concatenate([own, other]).mean()
         error = np.sqrt(share * (1 - share) * (1 / len(own) + 1 / len(other)))
-        if (own.all() and not (other.all() or by_loss)) or own.mean() - other.mean() > MOST + BY_CHANCE * error:
+        if own.mean() - other.mean() > MOST + BY_CHANCE * error:
             return True
     return False
 
@@ -178,8 +177,9 @@ def _notable(sizes: NDArray[np.float64], share: float) -> NDArray[np.bool_]:
 
 
 def _sizes(known: Records, rank: int, epoch: int | None = None) -> NDArray[np.float64]:
-    """Return the sizes of a rank's gradients, [sketched steps with samples, groups]; only of `epoch`, if given."""
-    events = [event for event in known.progress if event.rank == rank and epoch in (None, event.epoch)]
+    """Return the sizes of a rank's gradients, [sketched steps with samples, groups], without those of reports with a loss
+    of 0; only of `epoch`, if given."""
+    events = [e for e in known.progress if e.rank == rank and e.loss_sum != 0 and epoch in (None, e.epoch)]
     steps = [step for event in events for step in event.exchanged if step.samples and not step.model]
     return np.array([decode(step.before).sizes for step in steps]).reshape(len(steps), len(known.groups))
 

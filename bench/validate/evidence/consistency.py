@@ -108,9 +108,9 @@ def _check_alone(run: Run) -> None:
 
 
 def _unproved(run: Run) -> str:
-    """Say that a result lacks its seal, and records to follow from; empty: it has either, or is from before seals."""
+    """Say that a result lacks its seal; empty: it has one, or is from before seals."""
     m = run.metrics
-    if m.record is not None or m.schema_version < SEALED or there(run.path / EVENTS) or not there(run.path / METRICS):
+    if m.record is not None or m.schema_version < SEALED or not there(run.path / METRICS):
         return ""
     return f"record is missing, though every result of version {m.schema_version} has one"
 

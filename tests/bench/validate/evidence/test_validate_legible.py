@@ -84,13 +84,6 @@ def alone(folder: Path) -> None:
     edited(METRICS, change)(folder)
 
 
-def forged(folder: Path) -> None:
-    """Only the result, without the seal of records that could contradict it."""
-    edited(METRICS, lambda body: body.update(record=None))(folder)
-    for file in (EVENTS, CONFIG):
-        (folder / file).unlink()
-
-
 def twice(file: str, key: str) -> Damage:
     """A key said once more, before its own place: programs take the last, and people the first."""
 
@@ -102,7 +95,6 @@ def twice(file: str, key: str) -> Damage:
 
 
 DAMAGES: dict[str, tuple[str, Damage, str]] = {
-    "no seal and no records": ("nccl_sync", forged, "record is missing, though every result of version 8 has one"),
     "a field twice": ("nccl_sync", twice(METRICS, "status"), "metrics.json: 'status' is said twice"),
     "an engine that is a list": (
         "nccl_sync",

@@ -143,10 +143,19 @@ def test_ranks_that_all_stand_still_at_a_loss_are_named() -> None:
     assert _gradients(with_gradients, 2) == "body.weight has gradients, but its final value equals its initial value"
 
 
-@pytest.mark.parametrize("loss", [0.0, 1.0])
-def test_a_rank_alone_without_gradients_is_named_whatever_its_loss(loss: float) -> None:
-    known = beyond_margin(records(), loss, ranks=(1,))
+def test_a_rank_alone_without_gradients_at_a_loss_is_named() -> None:
+    known = beyond_margin(records(), 1.0, ranks=(1,))
     assert _gradients(known, 2) == "rank 1 reports steps, but 24 of its 24 recorded gradients are zero"
+
+
+@pytest.mark.parametrize("ranks", [(1,), (0, 1)])
+def test_a_loss_that_reaches_0_excuses_no_earlier_step(ranks: tuple[int, ...]) -> None:
+    """One report of 0, or a model that weight decay moves, hid a rank that never contributed a gradient."""
+    known = beyond_margin(records(), 1.0, ranks)
+    last = [replace(each, loss_sum=0.0) if each.epoch == LAST else each for each in known.progress]
+    moved = [replace(each, sketch=sketch(2.0, 2.0, 2.0)) for each in known.finished]
+    wrong = f"rank {ranks[0]} reports steps, but 16 of its 16 recorded gradients are zero"
+    assert _gradients(replace(known, progress=last, finished=moved), 2) == wrong
 
 
 def at_times(rounds: dict[int, int], text: str = "") -> Change:
