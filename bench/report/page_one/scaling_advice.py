@@ -23,6 +23,8 @@ def advice(best: Option | None) -> tuple[Advice, str]:
     """Return the advice for a series and its reason. `best`: the option that represents the series (`best_of`)."""
     if best is None or best.speed is None:
         return "open", "no speed was measured on several devices"
+    if best.limits:
+        return "open", f"its times are of {listed(best.limits)}"
     if not known(best):
         return "open", f"its speed is {UNMEASURED}; {remedy(best, best.speed, decide=False)}"
     if slower(best):
@@ -83,7 +85,7 @@ def answers(page: Page, shown: Sequence[Studied]) -> Verdicts:
                 "why": _why(each, best, who, kind, why),
                 SPEED: _ratio(None if best is None or not known(best) else best.speed),
                 "efficiency": NONE if best is None or not known(best) else percent(_efficiency(best)),
-                TIME: _ratio(None if best is None or best.disturbed else best.time),
+                TIME: _ratio(None if best is None or best.disturbed or best.rival.distorted else best.time),
                 QUALITY: NONE if best is None else _quality(best, bool(page.verdicts)),
             }
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench.report.blocks import Block, Text, plain
-from bench.report.measures.compare import Rival, dagger, gap, mean_share, rivals, wires
+from bench.report.measures.compare import Rival, gap, legend, mean_share, rivals, wires
 from bench.report.page import CellGroup, Page, count, levels, number, percent, speeds, table, times
 
 INTRO = (
@@ -22,7 +22,7 @@ def section(page: Page) -> list[Block]:
 
 def _part(group: CellGroup) -> list[Block]:
     ranked = sorted(rivals(group.cells), key=_rank)
-    return [table(map(_row, ranked), left=2), Text(dagger(ranked)), Text(wires(ranked))]
+    return [table(map(_row, ranked), left=2), Text(legend(ranked)), Text(wires(ranked))]
 
 
 def _rank(rival: Rival) -> tuple[bool, float, str]:
