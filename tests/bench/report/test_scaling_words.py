@@ -17,7 +17,7 @@ from bench.report.page_one.answer import options_of
 from bench.report.page_one.scaling_advice import SPEED, TIME, answers, lead
 from bench.report.page_one.scaling_series import ScalingSeries, reachable, scaling, task_of, tasks
 from bench.report.page_one.scaling_words import Studied, best_of, facts, left, quality, shared
-from bench.report.sections import comparison, overview
+from bench.report.sections import comparison, overview, strong
 from bench.report.sections import scaling as weak
 from bench.report.sections.every_cell import section as every_cell
 from bench.report.sections.scaled import LOWEST, blocks, table
@@ -222,3 +222,13 @@ def test_a_cohort_that_shrank_is_marked_and_not_recommended(tmp_path: Path) -> N
     alone = altered(page, [2], faults=[LOST])
     (row,) = answers(alone, [only(alone)]).rows
     assert (row["take"], "its times are of runs that lost a rank" in row["why"]) == ("none yet", True)
+
+
+def test_strong_scaling_explains_the_dagger_and_leaves_such_cells_out_of_the_picture(tmp_path: Path) -> None:
+    speeds = {("nccl_sync", 2): 1500.0, ("nccl_sync", 4): 1800.0}
+    page = altered(tree(tmp_path, speeds, {}, strong=True), [4], faults=[LOST])
+    with styled():
+        shown = strong.section(page)
+    assert DAGGER in markdown.render(shown)
+    (picture,) = (block for block in shown if isinstance(block, Picture))
+    assert "on 1, 2 ranks" in picture.alt
