@@ -89,6 +89,11 @@ STUDY = {("nccl_sync", 1): 1000.0, **WEAK}
         (dict.fromkeys(STUDY, "FAIL"), STUDY, "none yet; cpu_async ×2: quicker, but accuracy too low"),
         ({}, STUDY, "none yet; cpu_async ×2: quicker, but its quality is not judged"),
         (dict.fromkeys(STUDY, "PASS"), dict.fromkeys(STUDY, 600.0), "one device; cpu_async ×2: it is slower"),
+        (
+            {**dict.fromkeys(STUDY, "PASS"), ("cpu_async", 2): "INCONCLUSIVE"},
+            {**dict.fromkeys(STUDY, 600.0), ("cpu_async", 2): 1700.0},
+            "none yet; nccl_sync ×2: it is slower; quicker, but undecided: cpu_async ×2",
+        ),
     ],
 )
 def test_advice_is_what_speed_and_verdicts_allow(
