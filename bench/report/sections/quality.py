@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
 from bench.base.style import brief
 from bench.report.blocks import Block, Picture, plain
@@ -84,7 +85,10 @@ def _figure(group: CellGroup, whole: list[Quality]) -> Picture:
     axes.set_yticks(range(len(rows)), [f"{brief(row.cell.label, LONGEST)}  n={row.difference.n}" for row in rows])
     axes.set_ylim(len(rows) - 0.4, -1.1)
     axes.grid(False, axis="y")
-    better = "right is better" if rows[0].cell.about.final.higher_is_better else "lower values lie to the right"
+    higher = rows[0].cell.about.final.higher_is_better
+    if not higher:  # better is right
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{-value + 0.0:g}"))
+    better = "right is better" if higher else "lower values lie to the right"
     axes.set_xlabel(f"{brief(metric, 24)} against the baseline's{unit}\n{better}")
     alt = f"Difference of the final {metric} to the baseline with intervals, by mode, of {group.title}"
     return group.page.figure(

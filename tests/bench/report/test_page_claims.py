@@ -10,6 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from bench.base.style import styled
+from bench.report import markdown
 from bench.report.blocks import LeadText, Text, Tiles
 from bench.report.measures.compare import gap, rivals
 from bench.report.page import Page
@@ -19,6 +20,7 @@ from bench.report.page_one.questions import LEFT, SURE, as_good, facts
 from bench.report.page_one.scaling_series import answered, outside, scaling
 from bench.report.page_one.sentence import sentence
 from bench.report.page_one.words import arrival, compared, difference, reason, span
+from bench.report.sections import profile, quality
 from bench.report.sections.answer import section
 from bench.report.sections.scaled import blocks
 from bench.results.cells import Cell, cells, solo_of
@@ -150,9 +152,11 @@ def test_a_difference_of_a_loss_has_the_sign_of_a_subtraction(tmp_path: Path, mo
     monkeypatch.setattr(Page, "figure", lambda self, figure, *_: drawn.append(figure))
     ((workload, _),) = shown.workloads.items()
     picture(shown, workload, found, "answer", (4.7, 2.9))
-    ((axes,),) = [figure.axes for figure in drawn]
-    labels = [label.get_text() for label in axes.get_yticklabels()]
-    assert [float(label) for label in labels] == pytest.approx([-place for place in axes.get_yticks()])
+    quality.section(shown)
+    axes = [figure.axes[0] for figure in drawn]
+    for axis in (axes[0].yaxis, axes[1].xaxis):
+        labels = [label.get_text() for label in axis.get_ticklabels()]
+        assert [float(label) for label in labels] == pytest.approx([-place for place in axis.get_ticklocs()])
 
 
 def test_a_reference_that_has_nothing_beside_it_is_answered_by_its_series(tmp_path: Path) -> None:
@@ -175,3 +179,10 @@ def test_a_cell_that_crashed_is_named_beside_its_series(tmp_path: Path) -> None:
     texts = [block.text for block in found if isinstance(block, Text)]
     assert any(text.startswith("In no series: mlp cpu_async ×2 (3 failed") for text in texts), texts
     assert any("no run finished" in str(getattr(block, "items", "")) for block in found)
+
+
+def test_simulated_seconds_have_no_place_in_the_profile(tmp_path: Path) -> None:
+    shown = page(tmp_path, QUICK, {})
+    with styled():
+        assert "| nccl_sync |" in markdown.render(profile.section(shown))
+        assert profile.section(changed(shown, "nccl_sync", source="virtual")) == []
