@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
 
+from bench.base.number_format import is_fraction
 from bench.report.measures.timing import Timing
 from bench.results.cells import Cell, Sample, measured, solo_of
 from bench.results.schema import Metrics
@@ -123,15 +124,18 @@ def mean_share(metrics: Metrics, category: str) -> float | None:
     return sum(getattr(rank, category) for rank in ranks) / len(ranks) if ranks else None
 
 
-def is_fraction(metric: str) -> bool:
-    """Return whether differences of this metric are given in percentage points."""
-    return "accuracy" in metric
+def in_points(*cells: Cell | None) -> bool:
+    """Return whether differences of the final metric of these cells are given in percentage points."""
+    known = [cell for cell in cells if cell is not None]
+    values = measured(m.final.eval for cell in known for m in cell.one_each)
+    return all(is_fraction(cell.about.final.eval_metric, values) for cell in known)
 
 
-def gap(behind: float | None, metric: str, higher_is_better: bool = True) -> str:
+def gap(behind: float | None, metric: str, higher_is_better: bool = True, points: bool | None = None) -> str:
     """Format the signed gap to solo: the metric less solo's. Without `higher_is_better`, `+` always means better.
-    What rounds to nothing is +0.00, never -0.00."""
+    What rounds to nothing is +0.00, never -0.00. `points`: as of `in_points`; None: the metric's name decides."""
     if behind is None:
         return "–"
     value = (-behind if higher_is_better else behind) + 0.0
-    return f"{round(100 * value, 2) + 0.0:+.2f} pt" if is_fraction(metric) else f"{value:+.4g}"
+    points = is_fraction(metric, [abs(value)]) if points is None else points
+    return f"{round(100 * value, 2) + 0.0:+.2f} pt" if points else f"{value:+.4g}"

@@ -20,7 +20,7 @@ from bench.report.page_one.questions import LEFT, SURE, as_good, facts
 from bench.report.page_one.scaling_series import answered, outside, scaling
 from bench.report.page_one.sentence import sentence
 from bench.report.page_one.words import arrival, compared, difference, reason, span
-from bench.report.sections import profile, quality
+from bench.report.sections import comparison, overview, profile, quality
 from bench.report.sections.answer import section
 from bench.report.sections.scaled import blocks
 from bench.results.cells import Cell, cells, solo_of
@@ -186,3 +186,25 @@ def test_simulated_seconds_have_no_place_in_the_profile(tmp_path: Path) -> None:
     with styled():
         assert "| nccl_sync |" in markdown.render(profile.section(shown))
         assert profile.section(changed(shown, "nccl_sync", source="virtual")) == []
+
+
+@pytest.mark.parametrize(("times", "words"), [(1.0, "+0.77 pt"), (100.0, "+0.7655")])
+def test_an_accuracy_in_per_cent_is_not_shown_a_hundred_times_too_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: float, words: str
+) -> None:
+    shown = page(tmp_path, QUICK, {})
+
+    def scaled(run: Run) -> Run:
+        final = run.metrics.final
+        end = final.model_copy(update={"eval": times * (final.eval or 0.0)})
+        return replace(run, metrics=run.metrics.model_copy(update={"final": end}))
+
+    shown = replace(shown, cells=tuple(replace(cell, runs=tuple(map(scaled, cell.runs))) for cell in shown.cells))
+    drawn: list[Figure] = []
+    monkeypatch.setattr(Page, "figure", lambda self, figure, *_: drawn.append(figure))
+    with styled():
+        for each in (section, comparison.section, overview.section, quality.section):
+            assert words in (text := markdown.render(each(shown)))
+            assert (" pt" in text) == (times == 1)
+    ends = [line.get_xdata() for line in drawn[-1].axes[0].lines]
+    assert any(list(x) == pytest.approx([0.7655], abs=1e-4) for x in ends)
