@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 DECIMALS, DIGITS, MOST = 4, 3, 12
 LARGE = 1e12
@@ -29,6 +29,11 @@ def metric(value: float | None, beside: float | None = None) -> str:
         return "-"
     text = _fixed(value, f".{decimals(value if beside is None else beside)}f")
     return text.removeprefix("-") if float(text) == 0 else text
+
+
+def is_fraction(name: str, values: Iterable[float]) -> bool:
+    """Return whether a metric is a share of 1, by its name and values: an accuracy may be given in per cent."""
+    return "accuracy" in name and all(0 <= value <= 1 for value in values)
 
 
 def grouped(value: float, places: int = 0) -> str:

@@ -18,7 +18,7 @@ from bench.base.writing import write_text
 from bench.report import html, markdown
 from bench.report.blocks import Block, Heading, LeadText, TableBlock, Text, Tile, Tiles, nonempty, plain
 from bench.report.cell_changes import CellMove, Side, Trend, middle, moves
-from bench.report.measures.compare import gap, is_fraction
+from bench.report.measures.compare import gap, in_points
 from bench.report.measures.differences import MeanDifference
 from bench.report.page import NONE, Page, listed, more, table
 from bench.report.page_one.plane import limits, ticks
@@ -102,7 +102,7 @@ def _words(move: CellMove) -> str:
     metric = move.pair.now.about.final.eval_metric
     shown = {
         "status": lambda: f"{move.pair.before.status} → {move.pair.now.status}",
-        "result": lambda: f"{plain(metric)} {_points(move.quality, metric)}",
+        "result": lambda: f"{plain(metric)} {_points(move)}",
         "samples/s": lambda: f"samples/s {_factor(move.speed)}",
         "time to target": lambda: f"time to target {_factor(move.time)}",
     }
@@ -138,19 +138,19 @@ def _factors(label: str, moved: Sequence[MeanDifference | None], dim: bool) -> T
 
 def row(move: CellMove) -> dict[str, str]:
     """Return the changes of one cell, with 95 % intervals."""
-    metric = move.pair.now.about.final.eval_metric
     return {
         "cell": plain(move.name),
         "change": WORDS[move.trend],
-        "final metric": _points(move.quality, metric),
+        "final metric": _points(move),
         "samples/s": _factor(move.speed),
         "time to target": _factor(move.time),
         "seeds": f"{len(move.pair.before.one_each)}, {len(move.pair.now.one_each)}",
     }
 
 
-def _points(change: MeanDifference | None, metric: str) -> str:
-    return _interval(change, lambda value: gap(-value, metric), " pt" if is_fraction(metric) else "")
+def _points(move: CellMove) -> str:
+    metric, points = move.pair.now.about.final.eval_metric, in_points(move.pair.before, move.pair.now)
+    return _interval(move.quality, lambda value: gap(-value, metric, points=points), " pt" if points else "")
 
 
 def _factor(change: MeanDifference | None) -> str:
@@ -183,7 +183,7 @@ def _picture(page: Page, cells: Sequence[CellMove]) -> Block | None:
     figure = Figure(figsize=(10.5, 0.9 + 0.3 * len(drawn)), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     metrics = sorted({move.pair.now.about.final.eval_metric for move in drawn})
-    points = all(map(is_fraction, metrics))
+    points = all(in_points(move.pair.before, move.pair.now) for move in drawn)
     for place, move in enumerate(reversed(drawn)):
         style = page.styles[move.pair.now.about.mode]
         _whisker(left, place, move.quality, style, lambda value: (100 if points else 1) * value)

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
 
+from bench.base.number_format import is_fraction
 from bench.report.measures.timing import Timing
 from bench.results.cells import Cell, Sample, measured, solo_of
 from bench.results.schema import Metrics
+from bench.validate.baselines.fingerprint import one_machine
 
 
 @dataclass(frozen=True)
@@ -28,8 +30,8 @@ class Rival:
 
     @property
     def speedup(self) -> float | None:
-        """Samples per second over solo's: geometric means of undisturbed runs, as of `Option.speed`."""
-        if self.solo is None or not self.one_clock:
+        """Samples per second over solo's on one machine: geometric means of undisturbed runs, as of `Option.speed`."""
+        if self.solo is None or not self.one_clock or self.elsewhere:
             return None
         sides = [[rate for rate in measured(Timing.of(cell).speeds) if rate > 0] for cell in (self.cell, self.solo)]
         return geometric_mean(sides[0]) / geometric_mean(sides[1]) if all(sides) else None
@@ -40,12 +42,19 @@ class Rival:
         return self.solo is not None and self.solo.about.source == self.cell.about.source
 
     @property
+    def elsewhere(self) -> bool:
+        """Whether its runs were timed on another machine than solo's."""
+        sides = [self.cell] if self.solo is None else [self.cell, self.solo]
+        return not one_machine(run for side in sides for run in Timing.of(side).runs)
+
+    @property
     def distorted(self) -> bool:
         """Whether its speed says nothing about scaling: simulated or emulated devices, its own or solo's, scripted faults,
-        lost ranks."""
+        lost ranks, another machine than solo's."""
         about = self.cell.about
         slowed = self.solo is not None and (self.solo.about.emulated_speeds or self.solo.about.source)
-        return bool(about.emulated_speeds or about.source or slowed or about.scripted_faults or self.cell.bereft)
+        altered = about.emulated_speeds or about.source or slowed or about.scripted_faults
+        return bool(altered or self.cell.bereft or self.elsewhere)
 
     @property
     def efficiency(self) -> Sample:
@@ -69,11 +78,16 @@ def _devices(cell: Cell) -> float:
 
 
 DAGGER = "† A rank was lost: speeds and efficiency are those of a cohort that shrank (see *Faults*)."
+ELSEWHERE = "No speed-up is shown where runs were timed on another machine than solo's."
 
 
-def dagger(shown: Sequence[Rival]) -> str:
-    """Return the legend of the dagger if any shown cell carries it, else an empty text."""
-    return DAGGER if any(rival.cell.bereft for rival in shown) else ""
+def legend(shown: Sequence[Rival]) -> str:
+    """Return what explains the figures of the shown cells that lost a rank or ran on another machine than solo."""
+    texts = {
+        DAGGER: any(rival.cell.bereft for rival in shown),
+        ELSEWHERE: any(rival.elsewhere for rival in shown),
+    }
+    return " ".join(text for text, there in texts.items() if there)
 
 
 def transports(shown: Sequence[Rival]) -> tuple[set[str | None], set[str | None]]:
@@ -110,15 +124,18 @@ def mean_share(metrics: Metrics, category: str) -> float | None:
     return sum(getattr(rank, category) for rank in ranks) / len(ranks) if ranks else None
 
 
-def is_fraction(metric: str) -> bool:
-    """Return whether differences of this metric are given in percentage points."""
-    return "accuracy" in metric
+def in_points(*cells: Cell | None) -> bool:
+    """Return whether differences of the final metric of these cells are given in percentage points."""
+    known = [cell for cell in cells if cell is not None]
+    values = measured(m.final.eval for cell in known for m in cell.one_each)
+    return all(is_fraction(cell.about.final.eval_metric, values) for cell in known)
 
 
-def gap(behind: float | None, metric: str, higher_is_better: bool = True) -> str:
+def gap(behind: float | None, metric: str, higher_is_better: bool = True, points: bool | None = None) -> str:
     """Format the signed gap to solo: the metric less solo's. Without `higher_is_better`, `+` always means better.
-    What rounds to nothing is +0.00, never -0.00."""
+    What rounds to nothing is +0.00, never -0.00. `points`: as of `in_points`; None: the metric's name decides."""
     if behind is None:
         return "–"
     value = (-behind if higher_is_better else behind) + 0.0
-    return f"{round(100 * value, 2) + 0.0:+.2f} pt" if is_fraction(metric) else f"{value:+.4g}"
+    points = is_fraction(metric, [abs(value)]) if points is None else points
+    return f"{round(100 * value, 2) + 0.0:+.2f} pt" if points else f"{value:+.4g}"

@@ -14,7 +14,7 @@ from bench.base.mode_styles import SOLO
 from bench.base.style import brief
 from bench.report.blocks import Picture
 from bench.report.drawing.labels import SIZE, along, spots
-from bench.report.measures.compare import is_fraction
+from bench.report.measures.compare import in_points
 from bench.report.page import Page
 from bench.report.page_one.answer import Answer, Option
 from bench.report.page_one.plane import Extent, Place, Point, clipped, edge_of, limits, ticks
@@ -49,7 +49,7 @@ def picture(page: Page, workload: Workload, each: Answer, name: str, inches: tup
     if not options:
         return None
     metric = workload.metric or "metric"
-    scale, unit = (100.0, ", pt") if is_fraction(metric) else (1.0, "")
+    scale, unit = (100.0, ", pt") if in_points(*(option.cell for option in options)) else (1.0, "")
     points = [Point.of(option, scale) for option in options]
     (width, height), (left, right, below, above) = inches, BESIDE
     figure = Figure(figsize=inches)

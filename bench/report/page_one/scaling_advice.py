@@ -11,7 +11,7 @@ from bench.report.measures.intervals import Interval
 from bench.report.page import NONE, Page, listed, percent
 from bench.report.page_one.answer import Option
 from bench.report.page_one.scaling_words import Studied, best_of, known, name_of, quicker, slower, speed
-from bench.report.page_one.words import UNMEASURED, badges, difference, ends, remedy, standing, state
+from bench.report.page_one.words import UNMEASURED, badges, difference, ends, names, remedy, standing, state
 
 Advice = Literal["several", "one", "open"]
 ONE, OPEN = "one device", "none yet"
@@ -19,10 +19,18 @@ SPEED, TIME, QUALITY = "speed (95 %)", "time to target", "quality"
 """Headings of columns."""
 
 
-def advice(best: Option | None) -> tuple[Advice, str]:
+def advice(options: Sequence[Option], best: Option | None) -> tuple[Advice, str]:
     """Return the advice for a series and its reason. `best`: the option that represents the series (`best_of`)."""
+    kind, why = _decided(best)
+    hopeful = _hopeful(options) if kind == "one" else []
+    return ("open", f"{why}; quicker, but undecided: {names(hopeful, options)}") if hopeful else (kind, why)
+
+
+def _decided(best: Option | None) -> tuple[Advice, str]:
     if best is None or best.speed is None:
         return "open", "no speed was measured on several devices"
+    if best.limits:
+        return "open", f"its times are of {listed(best.limits)}"
     if not known(best):
         return "open", f"its speed is {UNMEASURED}; {remedy(best, best.speed, decide=False)}"
     if slower(best):
@@ -46,14 +54,14 @@ def advice(best: Option | None) -> tuple[Advice, str]:
 def taken(page: Page, studied: Studied) -> Option | None:
     """Return the option that a series recommends; None if it recommends none."""
     best = best_of(page, studied.options)
-    return best if advice(best)[0] == "several" else None
+    return best if advice(studied.options, best)[0] == "several" else None
 
 
 def lead(page: Page, shown: Sequence[Studied]) -> str:
     """Return the answer for all series as one text with markup."""
     groups: dict[Advice, list[str]] = {"several": [], "one": [], "open": []}
     for each in shown:
-        groups[advice(best_of(page, each.options))[0]].append(name_of(each))
+        groups[advice(each.options, best_of(page, each.options))[0]].append(name_of(each))
     words: dict[Advice, str] = {
         "several": f"Several devices are quicker, and as good, for {len(groups['several'])} of {len(shown)}: ",
         "one": "Stay with one device for ",
@@ -73,7 +81,7 @@ def answers(page: Page, shown: Sequence[Studied]) -> Verdicts:
     rows, judged = [], []
     for each in shown:
         best = best_of(page, each.options)
-        kind, why = advice(best)
+        kind, why = advice(each.options, best)
         who = "" if best is None else f"{plain(best.cell.about.mode)}\N{NO-BREAK SPACE}×{best.cell.about.world_size}"
         judged += [] if best is None else [best]
         rows.append(
@@ -83,7 +91,7 @@ def answers(page: Page, shown: Sequence[Studied]) -> Verdicts:
                 "why": _why(each, best, who, kind, why),
                 SPEED: _ratio(None if best is None or not known(best) else best.speed),
                 "efficiency": NONE if best is None or not known(best) else percent(_efficiency(best)),
-                TIME: _ratio(None if best is None or best.disturbed else best.time),
+                TIME: _ratio(None if best is None or best.disturbed or best.rival.distorted else best.time),
                 QUALITY: NONE if best is None else _quality(best, bool(page.verdicts)),
             }
         )
@@ -92,17 +100,22 @@ def answers(page: Page, shown: Sequence[Studied]) -> Verdicts:
 
 def _why(each: Studied, best: Option | None, who: str, kind: Advice, why: str) -> str:
     hopeful = undecided(each.options, best) if kind == "several" else []
-    names = plain(hopeful[0].cell.about.mode) if len(hopeful) == 1 else f"{len(hopeful)} others" if hopeful else ""
+    others = plain(hopeful[0].cell.about.mode) if len(hopeful) == 1 else f"{len(hopeful)} others" if hopeful else ""
     text = why if kind == "several" or not who else f"{who}: {why}"
-    return f"{text}; undecided: {names}" if names else text
+    return f"{text}; undecided: {others}" if others else text
 
 
 def undecided(options: Sequence[Option], best: Option | None) -> list[Option]:
     """Return the options on the same number of devices as `best` that seem quicker than it and are shown to be quicker
     than one device, but whose quality is undecided."""
     size = 0 if best is None else best.cell.about.world_size
-    open_ = [o for o in options if o.cell.about.world_size == size and standing(o) == "INCONCLUSIVE" and quicker(o)]
+    open_ = [option for option in _hopeful(options) if option.cell.about.world_size == size]
     return [option for option in open_ if best is not None and speed(option) > speed(best)]
+
+
+def _hopeful(options: Sequence[Option]) -> list[Option]:
+    """Return the options that are shown to be quicker than one device, but whose quality is undecided."""
+    return [o for o in options if standing(o) == "INCONCLUSIVE" and quicker(o) and not o.limits and not o.later]
 
 
 def _efficiency(best: Option) -> float | None:

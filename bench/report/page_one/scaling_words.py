@@ -36,8 +36,9 @@ def title(series: ScalingSeries) -> str:
 
 
 def known(option: Option) -> bool:
-    """Return whether the option's speed is reliable."""
-    return option.speed is not None and not option.speed.wide and not option.disturbed
+    """Return whether the option's speed is reliable and that of all its devices, on the machine of one device."""
+    measured = option.speed is not None and not option.speed.wide and not option.disturbed
+    return measured and not option.rival.distorted
 
 
 def speed(option: Option) -> float:
@@ -57,11 +58,11 @@ def slower(option: Option) -> bool:
 
 def best_of(page: Page, options: Sequence[Option]) -> Option | None:
     """Return the option that represents a series, of those on several devices: the quickest that passed, else the
-    quickest. Options with more devices than cores count only if there are no others."""
+    quickest; what has no limits first. Options with more devices than cores count only if there are no others."""
     several = [option for option in options if option.cell.about.world_size > 1 and option.speed is not None]
     cores = None if not options else page.cores(options[0].cell)
     roomy = [option for option in several if cores is None or option.cell.about.world_size <= cores] or several
-    return max(roomy, key=lambda each: (known(each), each.passed, speed(each)), default=None)
+    return max(roomy, key=lambda each: (known(each), each.passed, not each.limits, speed(each)), default=None)
 
 
 def facts(
@@ -132,6 +133,8 @@ def left(page: Page, shown: Sequence[Studied], beside: Sequence[Option] = ()) ->
     texts = []
     if any(option.disturbed for option in options):
         texts.append("Rerun what other programs disturbed.")
+    if any(option.rival.elsewhere for option in options):
+        texts.append("Train one device on the machine of the others.")
     if failed:
         texts.append(f"Look into {failed}.")
     if unfinished := sum(not option.cell.ok for option in beside):

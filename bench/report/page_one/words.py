@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from bench.base.number_format import plural
 from bench.report.blocks import plain
-from bench.report.measures.compare import gap, is_fraction
+from bench.report.measures.compare import gap, in_points
 from bench.report.measures.intervals import MOST_SEEDS, Interval, seeds_to_decide, seeds_to_measure
 from bench.report.page import NONE, listed, percent
 from bench.report.page_one.answer import Option
@@ -197,15 +197,14 @@ def difference(option: Option) -> str:
     """Return how far its final metric is from one device's."""
     if option.quality is None:
         return NONE
-    final = option.cell.about.final
-    return gap(-option.quality.difference.value, final.eval_metric, final.higher_is_better)
+    return _gap(option, -option.quality.difference.value, option.cell.about.final.higher_is_better)
 
 
 def allowed(option: Option) -> str:
     """Return the allowed loss of quality: `0.50 pt`; empty without a verdict."""
     if option.quality is None or option.quality.margin is None:
         return ""
-    return gap(-option.quality.margin, option.cell.about.final.eval_metric).lstrip("+-")
+    return _gap(option, -option.quality.margin).lstrip("+-")
 
 
 def permitted(option: Option) -> str:
@@ -216,12 +215,16 @@ def permitted(option: Option) -> str:
 def span(option: Option) -> str:
     """Return the interval of the difference to one device's metric; empty without an interval, or if one seed, which
     has no spread, is all there is."""
-    d, final = None if option.quality is None else option.quality.difference, option.cell.about.final
+    d, higher = None if option.quality is None else option.quality.difference, option.cell.about.final.higher_is_better
     if d is None or d.low is None or d.high is None or d.n < 2:
         return ""
-    metric, higher = final.eval_metric, final.higher_is_better
-    low, high = (gap(-end, metric, higher) for end in ((d.low, d.high) if higher else (d.high, d.low)))
-    return f"{low.removesuffix(' pt') if is_fraction(metric) else low} to {high}"
+    low, high = (_gap(option, -end, higher) for end in ((d.low, d.high) if higher else (d.high, d.low)))
+    return f"{low.removesuffix(' pt')} to {high}"
+
+
+def _gap(option: Option, behind: float, higher_is_better: bool = True) -> str:
+    points = in_points(option.cell, option.rival.solo)
+    return gap(behind, option.cell.about.final.eval_metric, higher_is_better, points)
 
 
 def share_of(some: int, runs: int) -> str:

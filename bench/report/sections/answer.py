@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from bench.base.number_format import plural
 from bench.report.blocks import Beside, Block, Facts, Heading, LeadText, SmallText, Tiles, Verdicts, nonempty, plain
 from bench.report.glossary import paragraph
-from bench.report.measures.compare import is_fraction
+from bench.report.measures.compare import in_points
 from bench.report.measures.intervals import Interval
 from bench.report.page import NONE, Page, listed, more, number
 from bench.report.page_one import single_cell
@@ -228,7 +228,7 @@ def _legend(page: Page, series: Sequence[ScalingSeries], answers: Sequence[Answe
         "*recorded*: runs of the baseline": not passed
         and any(compared(rows_of(each, several)) == "recorded" for each in answers),
         "*−*: median difference": any(compared(rows_of(each, several)) == "recorded" for each in answers),
-        "*pt*: points of %": any(is_fraction(cell.about.final.eval_metric) for cell in page.cells),
+        "*pt*: points of %": any(in_points(cell) for cell in page.cells),
         "*unclear*: the interval's ends differ by a factor of 4 or more": any(
             ratio is not None and ratio.wide for option in options for ratio in (option.time, option.efficiency)
         ),

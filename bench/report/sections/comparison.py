@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench.report.blocks import Block, Text, plain
-from bench.report.measures.compare import Rival, dagger, gap, mean_share, rivals, wires
+from bench.report.measures.compare import Rival, gap, in_points, legend, mean_share, rivals, wires
 from bench.report.page import CellGroup, Page, count, levels, number, percent, speeds, table, times
 
 INTRO = (
@@ -22,7 +22,7 @@ def section(page: Page) -> list[Block]:
 
 def _part(group: CellGroup) -> list[Block]:
     ranked = sorted(rivals(group.cells), key=_rank)
-    return [table(map(_row, ranked), left=2), Text(dagger(ranked)), Text(wires(ranked))]
+    return [table(map(_row, ranked), left=2), Text(legend(ranked)), Text(wires(ranked))]
 
 
 def _rank(rival: Rival) -> tuple[bool, float, str]:
@@ -33,13 +33,15 @@ def _rank(rival: Rival) -> tuple[bool, float, str]:
 
 def _row(rival: Rival) -> dict[str, str]:
     cell, final = rival.cell, rival.cell.about.final
-    metric = final.eval_metric
+    metric, points = final.eval_metric, in_points(cell, rival.solo)
     return {
         "mode": f"**{plain(cell.label)}**" if cell.is_solo else plain(cell.marked),
         "status": cell.status,
         "n": str(len(cell.one_each)),
         f"final {plain(metric)}": levels(cell.eval),
-        "gap to solo": gap(rival.behind, metric, final.higher_is_better) if cell is not rival.solo else "reference",
+        "gap to solo": gap(rival.behind, metric, final.higher_is_better, points)
+        if cell is not rival.solo
+        else "reference",
         "samples/s": speeds(cell.speed),
         "× solo": times(rival.speedup),
         "vs alone": percent(rival.efficiency),

@@ -13,13 +13,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bench.base.mode_styles import SOLO
-from bench.base.number_format import plural
+from bench.base.number_format import is_fraction, plural
 from bench.base.style import brief
 from bench.report.blocks import Block, Picture
 from bench.report.drawing.free_places import Place, Rectangle, track
 from bench.report.drawing.labels import SIZE
 from bench.report.drawing.small_plots import CORNER, PlotScale, grid, label
-from bench.report.measures.compare import is_fraction
 from bench.report.page import SERIES, CellGroup, Page
 from bench.results.cells import Cell
 
@@ -173,7 +172,8 @@ def figure_of(
     """Return two small plots for each way of training, `reference` in all of them, and what they show in words."""
     shown = [*([reference] if reference else []), *each]
     data = [point for series in shown for point in series.points]
-    fraction = is_fraction(metric) and all(point["metric"] < 1 for point in data)
+    values = [point["metric"] for point in data]
+    fraction = is_fraction(metric, values) and all(value < 1 for value in values)
     timed = any(not math.isnan(point["seconds"]) for point in data)
     plots = [
         CurvePlot("samples", "loss", "training loss", dotted="test_loss"),

@@ -11,7 +11,7 @@ from bench.base import number_format
 from bench.base.number_format import plural
 from bench.base.style import CATEGORIES
 from bench.report.blocks import Block, Bullets, Heading, Text, nonempty, plain
-from bench.report.measures.compare import Rival, gap, rivals
+from bench.report.measures.compare import Rival, gap, in_points, rivals
 from bench.report.measures.differences import Quality, qualities
 from bench.report.measures.time_to_target import reach
 from bench.report.page import Page, listed, more, number
@@ -84,8 +84,8 @@ def _converges(page: Page, cells: list[Cell]) -> str:
 
 
 def _end(row: Quality, metric: str) -> str:
-    higher = row.cell.about.final.higher_is_better
-    return f"{gap(-row.difference.value, metric, higher)} ({plain(row.cell.label)}, n={row.difference.n})"
+    shown = gap(-row.difference.value, metric, row.cell.about.final.higher_is_better, in_points(row.cell))
+    return f"{shown} ({plain(row.cell.label)}, n={row.difference.n})"
 
 
 def _worth(page: Page, cells: list[Cell]) -> str:

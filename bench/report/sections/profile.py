@@ -37,7 +37,7 @@ def section(page: Page) -> list[Block]:
         f"Over {plural(len(problems), 'problem')} (a workload on a number of ranks; solo takes part in each): the share of "
         "problems on which a mode needs at most τ times as long as the best mode to reach the target, medians over seeds, "
         f"a miss is infinitely long. *Score*: the area under the curve from 1 to {LIMIT:g}, over {LIMIT - 1:g}; 1 is to be "
-        f"the best everywhere.{left}"
+        f"the best everywhere. Simulated or emulated devices and scripted faults do not count.{left}"
     )
     return nonempty(
         Heading("Best over all workloads"),
@@ -49,9 +49,9 @@ def section(page: Page) -> list[Block]:
 
 def _problems(cells: tuple[Cell, ...]) -> list[Problem]:
     """Return the problems: cells of one workload on one number of ranks; solo cells take part in every problem of their
-    workload. Leaves out cells without timing, with emulated speeds or with scripted faults."""
+    workload. Leaves out cells without timing, and those with simulated or emulated devices or scripted faults."""
     timed = [c for c in cells if any(run.metrics.timing for run in c.runs)]
-    sound = [c for c in timed if not (c.about.emulated_speeds or c.about.scripted_faults)]
+    sound = [c for c in timed if not (c.about.emulated_speeds or c.about.scripted_faults or c.about.source)]
     problems: dict[tuple[Workload, int], Problem] = {}
     for cell in sorted(
         sound, key=lambda cell: cell.is_solo

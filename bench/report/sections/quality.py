@@ -6,10 +6,11 @@ from __future__ import annotations
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
 from bench.base.style import brief
 from bench.report.blocks import Block, Picture, plain
-from bench.report.measures.compare import gap, is_fraction
+from bench.report.measures.compare import gap, in_points
 from bench.report.measures.differences import Quality, qualities
 from bench.report.page import NONE, SERIES, CellGroup, Page, levels, table
 from bench.report.sections.breakdown import LONGEST, WIDTH
@@ -39,9 +40,9 @@ def _row(row: Quality) -> dict[str, str]:
         "n baseline": str(row.difference.n_base),
         "against": _against(row),
         f"final {plain(metric)}": levels(row.cell.eval),
-        "difference": _shown(row.difference.value, metric),
-        "interval": _interval(row, metric),
-        "margin": NONE if row.margin is None else gap(row.margin, metric).lstrip("+-"),
+        "difference": _shown(row.difference.value, row),
+        "interval": _interval(row),
+        "margin": NONE if row.margin is None else _shown(row.margin, row).lstrip("+-"),
         "verdict": NONE if row.verdict is None else f"*{row.verdict}*",
     }
 
@@ -52,18 +53,18 @@ def _against(row: Quality) -> str:
     return "its baseline" if row.own else "solo's baseline"
 
 
-def _shown(value: float, metric: str) -> str:
-    return gap(-value, metric)
+def _shown(value: float, row: Quality) -> str:
+    return gap(-value, row.cell.about.final.eval_metric, points=in_points(row.cell))
 
 
-def _interval(row: Quality, metric: str) -> str:
+def _interval(row: Quality) -> str:
     low, high = row.difference.low, row.difference.high
-    return NONE if low is None or high is None else f"{_shown(low, metric)} to {_shown(high, metric)}"
+    return NONE if low is None or high is None else f"{_shown(low, row)} to {_shown(high, row)}"
 
 
 def _figure(group: CellGroup, whole: list[Quality]) -> Picture:
     rows, metric = whole[:SERIES], whole[0].cell.about.final.eval_metric
-    scale, unit = (100.0, ", points") if is_fraction(metric) else (1.0, "")
+    scale, unit = (100.0, ", points") if in_points(*(row.cell for row in rows)) else (1.0, "")
     figure = Figure(figsize=(WIDTH, 1.4 + 0.3 * len(rows)), layout="constrained")
     axes = figure.subplots()
     axes.axvline(0, color="#333333", lw=1)
@@ -84,7 +85,10 @@ def _figure(group: CellGroup, whole: list[Quality]) -> Picture:
     axes.set_yticks(range(len(rows)), [f"{brief(row.cell.label, LONGEST)}  n={row.difference.n}" for row in rows])
     axes.set_ylim(len(rows) - 0.4, -1.1)
     axes.grid(False, axis="y")
-    better = "right is better" if rows[0].cell.about.final.higher_is_better else "lower values lie to the right"
+    higher = rows[0].cell.about.final.higher_is_better
+    if not higher:  # better is right
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{-value + 0.0:g}"))
+    better = "right is better" if higher else "lower values lie to the right"
     axes.set_xlabel(f"{brief(metric, 24)} against the baseline's{unit}\n{better}")
     alt = f"Difference of the final {metric} to the baseline with intervals, by mode, of {group.title}"
     return group.page.figure(

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from bench.base.number_format import plural
 from bench.base.style import brief
 from bench.report.blocks import BADGE, Block, Facts, LeadText, Picture, Text, Verdicts, nonempty, plain
-from bench.report.measures.compare import Rival, rivals
+from bench.report.measures.compare import Rival, legend, rivals
 from bench.report.page import NONE, Page, listed, more, percent
 from bench.report.page_one.answer import Option, options_of
 from bench.report.page_one.scaling_advice import answers, lead, taken
@@ -56,6 +56,7 @@ def blocks(page: Page, series: Sequence[ScalingSeries]) -> list[Block]:
         _picture(page, shown),
         Text(_named(beside)),
         table(page, shown),
+        Text(legend([option.rival for each in shown for option in each.options])),
         rest,
         questions,
     )
@@ -148,11 +149,13 @@ def _cell(option: Option | None, judged: bool) -> str:
     verdict."""
     if option is None or option.speed is None or option.efficiency is None:
         return NONE
-    if option.disturbed or option.speed.wide:
+    if option.rival.elsewhere:
+        text = "*another machine*"
+    elif option.disturbed or option.speed.wide:
         text = "*disturbed*" if option.disturbed else "*unclear*"
     else:
         efficiency = "" if option.cell.about.world_size == 1 else f" ({percent(option.efficiency.value)})"
-        text = f"{option.speed.value:.2f} ×{efficiency}"
+        text = f"{option.speed.value:.2f} ×{' †' * bool(option.cell.bereft)}{efficiency}"
     return f"{text}{BADGE}{state(option)}" if judged else text
 
 

@@ -4,7 +4,7 @@ the sum of the ranks' own speeds."""
 from __future__ import annotations
 
 from bench.report.blocks import Block, Picture, Text, plain
-from bench.report.measures.compare import Rival, dagger, rivals, wires
+from bench.report.measures.compare import Rival, legend, rivals, wires
 from bench.report.page import CellGroup, Page, percent, table
 from bench.report.sections.speedup import columns, draw
 
@@ -24,9 +24,10 @@ def section(page: Page) -> list[Block]:
 
 def _part(group: CellGroup) -> list[Block]:
     rows = [rival for rival in rivals(group.cells) if rival.cell.speed.mean is not None]
-    if not any(rival.cell.about.world_size > 1 and rival.speedup is not None for rival in rows):
+    several = [rival for rival in rows if rival.cell.about.world_size > 1]
+    if not any(rival.speedup is not None or rival.elsewhere for rival in several):
         return []
-    return [*group.draw(_figure, rows), table(map(_row, rows)), Text(dagger(rows)), Text(wires(rows))]
+    return [*group.draw(_figure, rows), table(map(_row, rows)), Text(legend(rows)), Text(wires(rows))]
 
 
 def _row(rival: Rival) -> dict[str, str]:
@@ -40,8 +41,7 @@ def _row(rival: Rival) -> dict[str, str]:
 
 
 def _figure(group: CellGroup, rows: list[Rival]) -> Picture | None:
-    """Draw the speed-up of cells that can be compared by number of ranks. Cells with emulated devices, scripted faults
-    or lost ranks are in the table only."""
+    """Draw the speed-up of cells that can be compared by number of ranks. The others are in the table only."""
     scaled = [rival for rival in rows if not rival.distorted]
     title = f"Weak scaling: {group.title}"
     return draw(group.page, scaled, group.slug("scaling"), title, group.page.cores(rows[0].cell))

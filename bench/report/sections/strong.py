@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bench.base.number_format import plural
 from bench.report.blocks import Block, Text, plain
-from bench.report.measures.compare import Rival, gap, wires
+from bench.report.measures.compare import Rival, gap, in_points, legend, wires
 from bench.report.page import CellGroup, Page, table
 from bench.report.page_one.scaling_series import tasks
 from bench.report.sections.speedup import columns, draw
@@ -25,10 +25,11 @@ def section(page: Page) -> list[Block]:
 
     def part(group: CellGroup) -> list[Block]:
         rows = [Rival(cell, group.cells[0]) for cell in group.cells]
+        scaled = [rival for rival in rows if not rival.distorted]
         name, title = f"strong-{number[group.workload]}", f"Strong scaling: {group.title}"
         cores = page.cores(group.cells[0])
-        pictures = group.draw(lambda _, rows: draw(page, rows, name, title, cores), rows)
-        return [*pictures, table(map(_row, rows)), Text(wires(rows))]
+        pictures = group.draw(lambda _, scaled: draw(page, scaled, name, title, cores), scaled)
+        return [*pictures, table(map(_row, rows)), Text(legend(rows)), Text(wires(rows))]
 
     return page.section("Strong scaling", INTRO, part, [(_title(task), task, cells) for task, cells in groups.items()])
 
@@ -39,11 +40,11 @@ def _title(task: Workload) -> str:
 
 
 def _row(rival: Rival) -> dict[str, str]:
-    cell, size = rival.cell, rival.cell.about.world_size
+    cell, final, size = rival.cell, rival.cell.about.final, rival.cell.about.world_size
     return {
         "mode": plain(cell.marked),
         "ranks": str(size),
         "batch of a rank": str(cell.workload.batch_size),
         **columns(rival, "speed-up", size),
-        "against solo": gap(rival.behind, cell.about.final.eval_metric, cell.about.final.higher_is_better),
+        "against solo": gap(rival.behind, final.eval_metric, final.higher_is_better, in_points(cell, rival.solo)),
     }

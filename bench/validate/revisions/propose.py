@@ -140,7 +140,7 @@ def _quality(metrics: Sequence[Metrics]) -> dict[str, Any]:
     spread = _spread(values, resolution)
     floor = _floor(metrics)
     return {
-        "unit": "fraction" if final.eval_metric in QUALITY_FLOOR else final.eval_metric,
+        "unit": "fraction" if _absolute(final.eval_metric, values) else final.eval_metric,
         "higher_is_better": final.higher_is_better,
         "scale": "linear",
         **_margin(floor, spread),
@@ -151,7 +151,13 @@ def _quality(metrics: Sequence[Metrics]) -> dict[str, Any]:
 
 def _floor(metrics: Sequence[Metrics]) -> float:
     """Return the smallest change of the metric that matters in practice, in its unit."""
-    return QUALITY_FLOOR.get(metrics[0].final.eval_metric, RELATIVE_FLOOR * abs(float(np.mean(_evals(metrics)))))
+    name, values = metrics[0].final.eval_metric, _evals(metrics)
+    relative = RELATIVE_FLOOR * abs(float(np.mean(values)))
+    return QUALITY_FLOOR[name] if _absolute(name, values) else relative
+
+
+def _absolute(name: str, values: Sequence[float]) -> bool:
+    return name in QUALITY_FLOOR and number_format.is_fraction(name, values)
 
 
 def _evals(metrics: Sequence[Metrics]) -> list[float]:

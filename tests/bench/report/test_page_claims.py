@@ -10,6 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from bench.base.style import styled
+from bench.report import markdown
 from bench.report.blocks import LeadText, Text, Tiles
 from bench.report.measures.compare import gap, rivals
 from bench.report.page import Page
@@ -19,6 +20,7 @@ from bench.report.page_one.questions import LEFT, SURE, as_good, facts
 from bench.report.page_one.scaling_series import answered, outside, scaling
 from bench.report.page_one.sentence import sentence
 from bench.report.page_one.words import arrival, compared, difference, reason, span
+from bench.report.sections import comparison, overview, profile, quality
 from bench.report.sections.answer import section
 from bench.report.sections.scaled import blocks
 from bench.results.cells import Cell, cells, solo_of
@@ -150,9 +152,11 @@ def test_a_difference_of_a_loss_has_the_sign_of_a_subtraction(tmp_path: Path, mo
     monkeypatch.setattr(Page, "figure", lambda self, figure, *_: drawn.append(figure))
     ((workload, _),) = shown.workloads.items()
     picture(shown, workload, found, "answer", (4.7, 2.9))
-    ((axes,),) = [figure.axes for figure in drawn]
-    labels = [label.get_text() for label in axes.get_yticklabels()]
-    assert [float(label) for label in labels] == pytest.approx([-place for place in axes.get_yticks()])
+    quality.section(shown)
+    axes = [figure.axes[0] for figure in drawn]
+    for axis in (axes[0].yaxis, axes[1].xaxis):
+        labels = [label.get_text() for label in axis.get_ticklabels()]
+        assert [float(label) for label in labels] == pytest.approx([-place for place in axis.get_ticklocs()])
 
 
 def test_a_reference_that_has_nothing_beside_it_is_answered_by_its_series(tmp_path: Path) -> None:
@@ -175,3 +179,32 @@ def test_a_cell_that_crashed_is_named_beside_its_series(tmp_path: Path) -> None:
     texts = [block.text for block in found if isinstance(block, Text)]
     assert any(text.startswith("In no series: mlp cpu_async ×2 (3 failed") for text in texts), texts
     assert any("no run finished" in str(getattr(block, "items", "")) for block in found)
+
+
+def test_simulated_seconds_have_no_place_in_the_profile(tmp_path: Path) -> None:
+    shown = page(tmp_path, QUICK, {})
+    with styled():
+        assert "| nccl_sync |" in markdown.render(profile.section(shown))
+        assert profile.section(changed(shown, "nccl_sync", source="virtual")) == []
+
+
+@pytest.mark.parametrize(("times", "words"), [(1.0, "+0.77 pt"), (100.0, "+0.7655")])
+def test_an_accuracy_in_per_cent_is_not_shown_a_hundred_times_too_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: float, words: str
+) -> None:
+    shown = page(tmp_path, QUICK, {})
+
+    def scaled(run: Run) -> Run:
+        final = run.metrics.final
+        end = final.model_copy(update={"eval": times * (final.eval or 0.0)})
+        return replace(run, metrics=run.metrics.model_copy(update={"final": end}))
+
+    shown = replace(shown, cells=tuple(replace(cell, runs=tuple(map(scaled, cell.runs))) for cell in shown.cells))
+    drawn: list[Figure] = []
+    monkeypatch.setattr(Page, "figure", lambda self, figure, *_: drawn.append(figure))
+    with styled():
+        for each in (section, comparison.section, overview.section, quality.section):
+            assert words in (text := markdown.render(each(shown)))
+            assert (" pt" in text) == (times == 1)
+    ends = [line.get_xdata() for line in drawn[-1].axes[0].lines]
+    assert any(list(x) == pytest.approx([0.7655], abs=1e-4) for x in ends)

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bench.base.style import styled
+from bench.report import markdown
 from bench.report.blocks import BADGE, Facts, Picture, Verdicts
-from bench.report.measures.compare import Rival
+from bench.report.measures.compare import DAGGER, ELSEWHERE, Rival, rivals
 from bench.report.page import Page
 from bench.report.page_one.answer import options_of
-from bench.report.page_one.scaling_advice import answers, lead
+from bench.report.page_one.scaling_advice import SPEED, TIME, answers, lead
 from bench.report.page_one.scaling_series import ScalingSeries, reachable, scaling, task_of, tasks
 from bench.report.page_one.scaling_words import Studied, best_of, facts, left, quality, shared
+from bench.report.sections import comparison, overview, strong
+from bench.report.sections import scaling as weak
 from bench.report.sections.every_cell import section as every_cell
 from bench.report.sections.scaled import LOWEST, blocks, table
 from bench.results.cells import cells
-from bench.results.runfolder import find_runs
+from bench.results.runfolder import Run, find_runs
+from bench.results.schema import FaultRow
 from bench.validate.verdicts.verdict import Name
 from tests.bench.report.test_answer import verdict
 from tests.bench.streams import make_metrics, make_spec, write_run
@@ -84,6 +89,11 @@ STUDY = {("nccl_sync", 1): 1000.0, **WEAK}
         (dict.fromkeys(STUDY, "FAIL"), STUDY, "none yet; cpu_async ×2: quicker, but accuracy too low"),
         ({}, STUDY, "none yet; cpu_async ×2: quicker, but its quality is not judged"),
         (dict.fromkeys(STUDY, "PASS"), dict.fromkeys(STUDY, 600.0), "one device; cpu_async ×2: it is slower"),
+        (
+            {**dict.fromkeys(STUDY, "PASS"), ("cpu_async", 2): "INCONCLUSIVE"},
+            {**dict.fromkeys(STUDY, 600.0), ("cpu_async", 2): 1700.0},
+            "none yet; nccl_sync ×2: it is slower; quicker, but undecided: cpu_async ×2",
+        ),
     ],
 )
 def test_advice_is_what_speed_and_verdicts_allow(
@@ -173,3 +183,57 @@ def test_the_ideal_is_out_of_reach_where_devices_outnumber_cores(tmp_path: Path,
     assert ("Grey: more devices than cores" in drawn.alt) == (cores < 4)
     assert ("most that cores allow" in (tmp_path / drawn.drawing).read_text()) == (cores < 4)
     assert reachable(4, 2) == ([2, 4], [2, 2])
+
+
+def altered(page: Page, sizes: Collection[int], **fields: object) -> Page:
+    """The page, with other metrics on so many devices."""
+
+    def new(run: Run) -> Run:
+        return replace(run, metrics=run.metrics.model_copy(update=fields))
+
+    hit = [
+        replace(cell, runs=tuple(map(new, cell.runs))) if not cell.is_solo and cell.about.world_size in sizes else cell
+        for cell in page.cells
+    ]
+    return replace(page, cells=tuple(hit))
+
+
+LOST = FaultRow(seconds=3.0, rank=1, kind="lost", text="killed", action="went on with rank 0")
+
+
+def test_times_that_page_one_refuses_for_a_workload_are_not_recommended_by_for_a_series(tmp_path: Path) -> None:
+    page = tree(tmp_path / "far", STUDY, dict.fromkeys(STUDY, "PASS"), cores=8)
+    page = altered(page, (1, 2, 4), env={**page.cells[0].about.env, "cpu": "of another make"})
+    (row,) = answers(page, [only(page)]).rows
+    assert (row["take"], row[SPEED], row[TIME]) == ("none yet", "–", "–")
+    assert "another machine than one device's" in row["why"]
+    with styled():
+        text = markdown.render(blocks(page, scaling(page)))
+        assert (text.count("*another machine*"), "×)" in text, text.count(ELSEWHERE)) == (4, False, 1)
+        assert "times solo's samples/s" not in markdown.render(overview.section(page))
+        for section in (comparison.section, weak.section):
+            assert ELSEWHERE in markdown.render(section(page))
+        assert "Train one device on the machine of the others." in text
+    assert [rival.speedup is None for rival in rivals(list(page.cells))].count(False) == 1
+
+
+def test_a_cohort_that_shrank_is_marked_and_not_recommended(tmp_path: Path) -> None:
+    page = altered(tree(tmp_path, STUDY, dict.fromkeys(STUDY, "PASS"), cores=8), [4], faults=[LOST])
+    (row,) = answers(page, [only(page)]).rows
+    assert row["take"] == "**cpu_async\N{NO-BREAK SPACE}×2**"
+    with styled():
+        text = markdown.render(blocks(page, scaling(page)))
+    assert ("1.80 × † (45 %)" in text, text.count(DAGGER)) == (True, 1)
+    alone = altered(page, [2], faults=[LOST])
+    (row,) = answers(alone, [only(alone)]).rows
+    assert (row["take"], "its times are of runs that lost a rank" in row["why"]) == ("none yet", True)
+
+
+def test_strong_scaling_explains_the_dagger_and_leaves_such_cells_out_of_the_picture(tmp_path: Path) -> None:
+    speeds = {("nccl_sync", 2): 1500.0, ("nccl_sync", 4): 1800.0}
+    page = altered(tree(tmp_path, speeds, {}, strong=True), [4], faults=[LOST])
+    with styled():
+        shown = strong.section(page)
+    assert DAGGER in markdown.render(shown)
+    (picture,) = (block for block in shown if isinstance(block, Picture))
+    assert "on 1, 2 ranks" in picture.alt

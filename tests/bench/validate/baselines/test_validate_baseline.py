@@ -18,7 +18,7 @@ from bench.validate.baselines.reference import Broken, digest, read
 from bench.validate.baselines.schema import SCHEMA_FILE, json_schema
 from bench.validate.revisions.revision import audit, write_proposals
 from bench.validate.statistics.target_crossing import crossing
-from tests.bench.references import FIVE, TODAY, cell, put, with_eval
+from tests.bench.references import FIVE, TODAY, baselines, cell, put, with_eval
 from tests.bench.streams import make_metrics, make_spec, write_run
 from tests.bench.validate.baselines.kept_baseline import base as base
 from tests.bench.validate.baselines.kept_baseline import the_file
@@ -44,6 +44,11 @@ def test_what_is_kept_of_runs(base: Path) -> None:
     assert (reference.seeds, reference.gating, reference.expires) == (5, False, "2027-05-20")
     assert reference.params_sha256 == {seed: f"end {seed}" for seed in "01234"}
     assert the_file(base).parent.name == "mlp-digits-quick"
+
+
+def test_the_least_margin_of_an_accuracy_in_per_cent_is_in_per_cent(tmp_path: Path) -> None:
+    quality = read(the_file(baselines(tmp_path, tuple(100 * value for value in FIVE)))).metrics["quality"]
+    assert (quality.unit, quality.margin_why) == ("accuracy", "2.5 sd, over the floor of 0.487")
 
 
 @pytest.mark.parametrize(
