@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ddp import regular_files
 from ddp.checkpoint import checkpoint
@@ -125,7 +125,7 @@ class RankParts:
             if self._source.is_own(self._rank):
                 set_others(part["others"])
             replica.passes.restore(part)
-            replica.add_note(set_extra_state(replica.model, part.get("extra", {})))
+            replica.add_note(_set_extra_state(replica.model, part.get("extra", {}), path))
             if replica.rates.restore(part["rates"]):
                 replica.add_note(LACKS)
             begun, steps, version = counters = tuple(part[name] for name in COUNTERS)
@@ -133,6 +133,8 @@ class RankParts:
                 raise ValueError(f"counters {list(counters)}")
             self._rest(counters)
             return begun, steps, version
+        except InvalidCheckpoint:
+            raise
         except Exception as error:  # optimizers raise different errors for a state that does not fit
             raise InvalidCheckpoint(
                 f"{path}: not the state of this optimizer ({_line(error)}); go on with what it was begun with, or begin "
@@ -201,3 +203,11 @@ def load_optimizer(optimizer: torch.optim.Optimizer, made_with: Settings, part: 
         for name in own.keys() & begun.keys():  # another version of torch may have other settings
             if begun[name] != own[name]:
                 raise ValueError(f"it was begun with {name}={begun[name]}, this one has {own[name]}")
+
+
+def _set_extra_state(model: nn.Module, state: dict[str, Any], path: Path) -> str:
+    """Return the note of `set_extra_state`. Raises InvalidCheckpoint for whatever a module raises."""
+    try:
+        return set_extra_state(model, state)
+    except Exception as error:
+        raise InvalidCheckpoint(f"{path}: a module refused its extra state ({_line(error)})") from error

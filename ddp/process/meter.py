@@ -66,6 +66,7 @@ class Meter:
         self._sampled = -SAMPLE_S
         self._thread, self._queued = get_ident(), core_wait()
         """The thread that trains, and how long it had waited for a core when `worked` was last called."""
+        self._process = os.getpid()
         self._began: float | None = None
         """The thread's processor time when it began to compute; None if it does not, or if a GPU computes."""
         self._processor = thread_time if device.type == "cpu" else None
@@ -164,7 +165,10 @@ class Meter:
             self.flush()
 
     def flush(self) -> None:
-        """Write all slices and the present memory out. Raises OutOfResources."""
+        """Write all slices and the present memory out; in a forked copy of the process do nothing. Raises
+        OutOfResources."""
+        if os.getpid() != self._process:
+            return
         rank, self._written = self.rank, now()
         lines = _ENCODER.encode_lines([*self._slices, *self._hidden])
         if (resident := _resident()) is not None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ddp import RankLost, WorkerHandle
-from ddp.checkpoint.checkpoint import MODEL, find, read
+from ddp.checkpoint.checkpoint import MODEL, InvalidCheckpoint, find, read
 from ddp.checkpoint.parts import LACKS
 from ddp.trainer import CheckpointInfo
 from tests.api.conftest import Make
@@ -278,3 +278,17 @@ def test_extra_state_that_no_checkpoint_can_hold_is_told_of(
     make(world_size=1, model_factory=lambda: Warming(lambda n: deque([n])), checkpoint_folder=tmp_path).run().join()
     assert ["the modules' extra state _extra_state holds a deque, and" in text for text in said] == [True]
     assert find(tmp_path) == (None, [])
+
+
+def test_a_module_that_refuses_its_extra_state_is_told_of(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The optimizer was blamed."""
+    make(world_size=1, model_factory=Warming, checkpoint_folder=tmp_path).run().join()
+
+    def refuse(self: Warming, state: Any) -> None:
+        raise KeyError("of another version")
+
+    monkeypatch.setattr(Warming, "set_extra_state", refuse)
+    with pytest.raises(InvalidCheckpoint, match="a module refused its extra state"):
+        make(world_size=1, model_factory=Warming, resume=tmp_path).run().join()

@@ -30,7 +30,7 @@ def lacking(cell: Cell, wanted: int) -> list[int]:
 def training(cell: Cell, wanted: int) -> str:
     """Return the command that trains the missing seeds, into the cell's own tree."""
     if (script := script_of(cell.runs[0])) is not None:
-        return f"with seed={_listed(lacking(cell, wanted))} in Trainer, {script}"
+        return f"with each of seed={_listed(lacking(cell, wanted))} in Trainer, {script}"
     return _line(cell.runs[0], lacking(cell, wanted), _tree(cell))
 
 
@@ -42,7 +42,8 @@ def seeds(cell: Cell, wanted: int) -> str:
 def reference(cell: Cell) -> str:
     """Return the command that trains the runs of the solo baseline for a cell."""
     if (script := script_of(cell.runs[0])) is not None:
-        return f"with mode='solo', output='{BASELINES}' and seed={_listed(range(GATING_SEEDS))} in Trainer, {script}"
+        seeds = _listed(range(GATING_SEEDS))
+        return f"with mode='solo', world_size=1, output='{BASELINES}' and each of seed={seeds} in Trainer, {script}"
     return _line(_solo(cell.runs[0]), range(GATING_SEEDS), BASELINES)
 
 
@@ -52,7 +53,8 @@ ACCEPT = "python -m bench baseline accept"
 
 def baseline(cell: Cell) -> str:
     """Return the commands that train, propose and accept the solo baseline for a cell."""
-    return f"{reference(cell)} && {PROPOSE} && {ACCEPT}"
+    last = ";" if script_of(cell.runs[0]) else " &&"  # one run of a script has one seed
+    return f"{reference(cell)}{last} {PROPOSE} && {ACCEPT}"
 
 
 def rerun(cell: Cell) -> str:

@@ -92,7 +92,9 @@ def test_commands_read_it(handle: RunHandle, tmp_path: Path, capsys: pytest.Capt
     assert cli.dispatch(["replay", str(folder)]) == 0
     capsys.readouterr()
     assert cli.dispatch(["more", str(folder)]) == 0
-    assert capsys.readouterr().out.startswith("by hand: with mode='solo', output='runs/baselines' and seed=0,1,")
+    assert capsys.readouterr().out.startswith(
+        "by hand: with mode='solo', world_size=1, output='runs/baselines' and each of seed=0,1,"
+    )
     assert cli.dispatch(["dashboard", "export", str(folder), "--out", str(tmp_path / "page.html")]) == 0
     assert "touch" in (tmp_path / "page.html").read_text()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from itertools import pairwise
@@ -150,3 +151,18 @@ def test_slices_of_a_thread_never_overlap_and_leave_nothing_out(steps: list[tupl
     assert all(first.at + first.seconds <= second.at for first, second in pairwise(whole))
     if not any(act == "flush" for act, _ in steps):
         assert [(piece.at, piece.seconds) for piece in mine] == [(piece.at, piece.seconds) for piece in whole]
+
+
+def test_a_forked_copy_writes_nothing(tmp_path: Path) -> None:
+    """User code that forks and ends by `sys.exit` wrote its parent's slices, which then lay there twice."""
+    meter = Meter(0, tmp_path, torch.device("cpu"))
+    meter.add("forward", now())
+    if not (child := os.fork()):
+        try:
+            meter.flush()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert not (tmp_path / "slices-0.jsonl").exists()
+    meter.flush()
+    assert sum(b'"Slice"' in line for line in (tmp_path / "slices-0.jsonl").read_bytes().splitlines()) == 1
