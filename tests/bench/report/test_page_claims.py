@@ -125,6 +125,13 @@ def test_seeds_that_now_miss_the_target_are_not_left_out(tmp_path: Path) -> None
     assert not unmissed.changed
 
 
+def test_the_seeds_of_an_interval_are_those_it_is_of(tmp_path: Path) -> None:
+    """It was of 20 recorded runs, and said to be of 3 seeds each."""
+    found, text, _ = spoken(page(tmp_path, QUICK, {"nccl_sync": "PASS"}))
+    assert found.kind == "use"
+    assert "; 3 seeds against 20 recorded)" in text
+
+
 def test_a_simulated_device_is_a_reference_only_where_no_real_one_is(tmp_path: Path) -> None:
     shown = page(tmp_path, QUICK, {})
     simulated = replace(shown.cells[0], runs=changed(shown, "solo", source="virtual").cells[0].runs)
