@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bench.config.spec import RunSpec
 from bench.results.analysis.stream import RunRecords
-from bench.results.cells import micro_batches
+from bench.results.training_settings import micro_batches
 from ddp.backends import BACKENDS
 from ddp.core.policies import POLICIES
 from ddp.settings import known

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from bench.report.measures.differences import MeanDifference, ratio
-from bench.report.measures.time_to_target import reach
+from bench.report.measures.time_to_target import all_reached
 from bench.report.sections.changes import Pair, common
 from bench.results.cells import Cell
 
@@ -71,9 +71,8 @@ class CellMove:
 
     @cached_property
     def time(self) -> MeanDifference | None:
-        """Logarithm of the time to the target, now over before; None if a seed missed the target."""
-        whole = [reach(self.pair.before), reach(self.pair.now)]
-        if any(not side.n or side.reached < side.n for side in whole):
+        """Logarithm of the time to the target, now over before; None if a seed missed the target, or targets differ."""
+        if not all_reached(self.pair.before, self.pair.now):
             return None
         return ratio(*(timing.seconds for timing in self.pair.timings))
 

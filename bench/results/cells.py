@@ -5,22 +5,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from bench.base.grouping import grouped
 from bench.base.number_format import in_turn, plural
 from bench.results.analysis.faults import missing
 from bench.results.runfolder import Run, group_of
 from bench.results.schema import Metrics
-from ddp.core.settings.steps import MOST_PARTS
-from ddp.core.settings.steps import NAMES as STEP
-
-LARGEST = 1e100
-"""Largest measured value: the squares of larger numbers overflow, so they have no mean and no deviation."""
+from bench.results.training_settings import LARGEST, digests, norm_limit, step_settings
 
 
 def measured(values: Iterable[float | None]) -> list[float]:
@@ -45,12 +41,14 @@ class Workload(NamedTuple):
     """Limit for the norm of a step's gradients; None: no limit."""
     step: str = ""
     """Settings of a step that are not the default; and the number of samples, if that is no whole number of epochs."""
+    digests: tuple[tuple[str, str], ...] = ()
+    """What of the task is the user's own -> digest."""
 
     @staticmethod
     def of(run: Run) -> Workload:
         """Return the workload of a run."""
         m = run.metrics
-        limits = norm_limit(run.config), step_settings(run.config, m.batch_size * m.world_size)
+        limits = norm_limit(run.config), step_settings(run.config, m.batch_size * m.world_size), digests(run.config)
         return Workload(
             m.model, m.data, m.recipe, m.epochs_planned, m.batch_size, m.lr, m.depth, m.final.eval_metric, *limits
         )
@@ -82,6 +80,10 @@ class Workload(NamedTuple):
             "metric": self.metric,
         }
         beside = list(others)
+        common = set(self.digests).intersection(*(w.digests for w in beside))
+        words["digests"] = ", ".join(
+            f"{what} {digest[:6]}" for what, digest in self.digests if (what, digest) not in common
+        )
         apart = [text for name, text in words.items() if any(getattr(w, name) != getattr(self, name) for w in beside)]
         return ", ".join(filter(None, apart))
 
@@ -90,32 +92,6 @@ class Workload(NamedTuple):
         """A name for headings."""
         depth = f" of depth {self.depth}" if self.depth else ""
         return f"{self.model}{depth} on {self.data}, recipe {self.recipe}"
-
-
-def norm_limit(config: Mapping[str, Any]) -> float | None:
-    """Return `train.max_grad_norm` of a resolved configuration, which may be malformed; None: no limit."""
-    limit = group_of(config, "train").get("max_grad_norm")
-    return float(limit) if isinstance(limit, int | float) and abs(limit) <= LARGEST else None
-
-
-def micro_batches(config: Mapping[str, Any]) -> int:
-    """Return `train.accumulate`, the micro-batches of a step, of a resolved configuration, which may be malformed."""
-    parts = group_of(config, "train").get("accumulate")
-    return parts if isinstance(parts, int) and 0 < parts <= MOST_PARTS else 1
-
-
-def step_settings(config: Mapping[str, Any], global_batch: int) -> str:
-    """Return, as text, the settings of a step that are not the default, from a resolved configuration, which may be
-    malformed. With `train.steps` also the number of samples, as each step trains `global_batch`."""
-    train = group_of(config, "train")
-    given = {key: train[key] for key in STEP if key in train}
-    settings = [f"{key} {value}" for key, value in given.items() if isinstance(value, str | int | float)]
-    steps = train.get("steps")
-    return ", ".join(
-        [f"{steps * global_batch:,} samples", *settings]
-        if isinstance(steps, int) and abs(steps) <= LARGEST
-        else settings
-    )
 
 
 @dataclass(frozen=True)

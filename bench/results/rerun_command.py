@@ -18,8 +18,8 @@ from typing import Any
 from bench.config.config import ClusterConfig, DataConfig
 from bench.config.overrides import setting
 from bench.config.user_parts import named_by
-from bench.results.cells import micro_batches
 from bench.results.runfolder import Run, group_of
+from bench.results.training_settings import micro_batches
 from ddp.core.policies import POLICIES
 from ddp.core.settings.averaging import Averaging
 from ddp.core.settings.loader import Loading

@@ -22,7 +22,7 @@ from bench.results.analysis.breakdown import CATEGORY, absences
 from bench.results.analysis.idle import ABSENT, LEAST_S, Gap
 from bench.results.analysis.steps import steps
 from bench.results.analysis.stream import Floats, RunRecords
-from bench.results.cells import micro_batches
+from bench.results.training_settings import micro_batches
 from bench.timeline.about import Named
 from bench.timeline.chrome_trace import Span, Trace
 from ddp.core.messages.commands import Abort, Drop, Join, Leave

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import attrgetter
 from statistics import median
@@ -35,6 +36,16 @@ class Reach:
         """Return the median, with misses at infinity; None if no run was measured."""
         values = [value for value in getattr(self, axis) if not math.isnan(value)]
         return median(values) if values else None
+
+
+def targets(cells: Iterable[Cell]) -> set[float | None]:
+    """Return the targets that the runs of the cells were to reach. Times to several are not comparable."""
+    return {run.metrics.target.value for cell in cells for run in cell.counted}
+
+
+def all_reached(*cells: Cell) -> bool:
+    """Return whether each seed of each cell reached the target, one and the same: only then are the costs compared."""
+    return len(targets(cells)) == 1 and all(0 < side.n == side.reached for side in map(reach, cells))
 
 
 def reach(cell: Cell) -> Reach:

@@ -19,7 +19,7 @@ from typing import Literal
 from bench.report.measures.compare import Rival, rivals
 from bench.report.measures.differences import Quality, qualities, ratio
 from bench.report.measures.intervals import Interval
-from bench.report.measures.time_to_target import Reach, reach
+from bench.report.measures.time_to_target import Reach, all_reached, reach, targets
 from bench.report.measures.timing import Timing
 from bench.report.page import Page
 from bench.results.cells import Cell
@@ -46,7 +46,8 @@ class Option:
     reach: Reach
     timing: Timing
     time: Interval | None
-    """Seconds to the target over solo's; None: a seed of either missed the target, or times were not measured."""
+    """Seconds to the target over solo's; None: a seed of either missed the target, targets differ, or times were not
+    measured."""
     speed: Interval | None
     """Samples per second over solo's."""
     quality: Quality | None
@@ -61,6 +62,11 @@ class Option:
     def cell(self) -> Cell:
         """The cell of this option."""
         return self.rival.cell
+
+    @property
+    def several_targets(self) -> bool:
+        """Whether its runs and solo's were to reach different targets, so that times are not compared."""
+        return len(targets([self.cell] if self.rival.solo is None else [self.cell, self.rival.solo])) > 1
 
     @property
     def efficiency(self) -> Interval | None:
@@ -181,10 +187,10 @@ def _option(page: Page, rival: Rival, quality: Quality | None, failing: dict[str
 
 
 def time_over_solo(rival: Rival) -> Interval | None:
-    """Return the seconds to the target over solo's, of geometric means. None: a seed of either missed the target, or
-    only one of them has real time."""
+    """Return the seconds to the target over solo's, of geometric means. None: a seed of either missed the target, the
+    targets differ, or only one of them has real time."""
     both = () if rival.solo is None else (rival.solo, rival.cell)
-    if not both or not rival.one_clock or any(side.reached < side.n or not side.n for side in map(reach, both)):
+    if not both or not rival.one_clock or not all_reached(*both):
         return None
     theirs, mine = (Timing.of(cell).seconds for cell in both)
     return Interval.of(ratio(theirs, mine))

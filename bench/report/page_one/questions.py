@@ -14,6 +14,7 @@ from bench.report.blocks import plain
 from bench.report.glossary import meaning
 from bench.report.measures.compare import transports
 from bench.report.measures.losses import INSIDE, NAMED, cause, costs, in_words, lost
+from bench.report.measures.time_to_target import targets
 from bench.report.measures.timing import Timing
 from bench.report.page import levels, listed, number, percent
 from bench.report.page_one import single_cell
@@ -77,7 +78,7 @@ def setup(cells: Sequence[Cell], each: Answer) -> str:
     about, w = solo.about, solo.workload
     text = f"One device here: mean {plain(about.final.eval_metric)} {levels(solo.eval)}"
     times = Timing.of(solo).seconds
-    if (seconds := measured(times)) and len(seconds) == len(times):
+    if (seconds := measured(times)) and len(seconds) == len(times) and len(targets([solo])) == 1:
         text += f", target {about.target.value or 0.0:g} after {number(geometric_mean(seconds))} s"
     sizes = sorted({option.cell.about.world_size for option in each.options} - {1})
     whole = ", ".join(f"{w.batch_size * size} over {size}" for size in sizes)
@@ -213,8 +214,9 @@ def left(cells: Sequence[Cell], each: Answer) -> str:
         devices = "two devices or more" if best.cell.about.world_size == 1 else "real devices of its own"
         texts.append(f"Train {plain(best.cell.label)} on {devices}.")
     if each.why == "missed" and best is not None:
-        longer = "Train longer: not every seed came to the target."
-        texts.append("Set a target: times are to it." if best.cell.about.target.value is None else longer)
+        unset = best.cell.about.target.value is None
+        longer = f"Train {'to one target' if best.several_targets else 'longer: not every seed came to the target'}."
+        texts.append("Set a target: times are to it." if unset else longer)
     if grave:
         texts.append(f"Look into {names(grave, options)} ({listed(dict.fromkeys(map(state, grave)))}).")
     if not texts:

@@ -86,9 +86,9 @@ def name_of(page: Page, workload: Workload) -> str:
 
 def _use(model: str, workload: Workload, each: Answer, best: Option, brief: bool) -> str:
     assert best.time is not None
-    solo = best.rival.solo
-    ours, theirs = len(best.cell.one_each), len(solo.one_each) if solo else 0
-    seeds = f"{ours} seeds each" if ours == theirs else f"{ours} seeds, one device {theirs}"
+    assert best.quality is not None
+    of = best.quality.difference
+    seeds = f"{plural(of.n, 'seed')} against {of.n_base} recorded"
     metric = plain(best.cell.about.final.eval_metric)
     ends = f", 95 %: {span(best)}" if span(best) else ""
     way = f"**Train {model} with {plain(best.cell.label)}**"

@@ -11,7 +11,17 @@ from bench.report.measures.differences import Quality
 from bench.report.measures.intervals import Interval
 from bench.report.page import NONE, percent
 from bench.report.page_one.answer import Answer, Option
-from bench.report.page_one.words import UNMEASURED, between, difference, names, percents, remedy, span, state
+from bench.report.page_one.words import (
+    SEVERAL_TARGETS,
+    UNMEASURED,
+    between,
+    difference,
+    names,
+    percents,
+    remedy,
+    span,
+    state,
+)
 
 GOOD = "as good as one device"
 """Name of the first figure."""
@@ -63,7 +73,8 @@ def _time(best: Option) -> Tile:
     if best.time is None:
         untargeted = best.cell.about.target.value is None
         reached = f"reached by {best.reach.reached} of {best.reach.n} seeds"
-        note = f"{plain(best.cell.label)}: {'no target is set' if untargeted else reached}"
+        why = "no target is set" if untargeted else SEVERAL_TARGETS if best.several_targets else reached
+        note = f"{plain(best.cell.label)}: {why}"
         return Tile(label, NONE, note, dim=True)
     return _measured(label, best, best.time, lambda ratio: f"{ratio.value:.2f} ×", between)
 

@@ -25,6 +25,7 @@ NAMES = 3
 WORDS = 14
 """Most words of a reason."""
 UNMEASURED = "not measurable yet"
+SEVERAL_TARGETS = "targets differ"
 RECOMMENDED = "→ "
 """Mark before the name of a recommended way of training in a table."""
 WRONG: Mapping[str, str] = {
@@ -115,7 +116,8 @@ def target(workload: Workload, option: Option) -> str:
 def arrival(option: Option) -> str:
     """Return whether the option reaches the target sooner than one device: yes, no, or why neither is shown."""
     if option.time is None:
-        missed = option.reach.reached < option.reach.n and option.cell.about.target.value is not None
+        known = option.cell.about.target.value is not None and not option.several_targets
+        missed = known and option.reach.reached < option.reach.n
         return f"no: {option.reach.reached} of {option.reach.n} seeds arrive" if missed else NONE
     if option.sooner or option.later:
         return "yes" if option.sooner else "no"
@@ -243,6 +245,8 @@ def reason(option: Option) -> str:
         text = text or f"{wrong.check}: {wrong.why}"
     elif option.time is None and option.cell.about.target.value is None:
         text = "no target is set"
+    elif option.time is None and option.several_targets:
+        text = SEVERAL_TARGETS
     elif option.time is None and option.reach.reached < option.reach.n:
         text = f"target reached by {option.reach.reached} of {option.reach.n} seeds"
     elif option.time is None and option.rival.one_clock:

@@ -12,8 +12,9 @@ from functools import cached_property
 from bench.base import number_format
 from bench.base.number_format import plural
 from bench.report.blocks import Block, Heading, Text, nonempty, plain
-from bench.report.measures.compare import gap
+from bench.report.measures.compare import gap, in_points
 from bench.report.measures.differences import MeanDifference, difference, ratio
+from bench.report.measures.time_to_target import all_reached, reach
 from bench.report.measures.timing import Timing
 from bench.report.page import NONE, Page, bullets, table
 from bench.results.cells import Cell
@@ -21,10 +22,10 @@ from bench.results.schema import Metrics
 from bench.validate.baselines.fingerprint import one_machine
 
 Value = Callable[[Metrics], float | None]
-SPEED = "samples/s"
+SPEED, ARRIVAL = "samples/s", "samples to target"
 RATIOS: dict[str, Value] = {
     SPEED: lambda m: m.throughput.samples_per_s,
-    "samples to target": lambda m: m.target.samples,
+    ARRIVAL: lambda m: m.target.samples,
 }
 """Figures that are compared as a ratio -> the function that reads them."""
 
@@ -60,8 +61,14 @@ class Pair:
 
     @property
     def ratios(self) -> dict[str, MeanDifference | None]:
-        """Name of a ratio -> logarithm of now over before."""
-        return {name: ratio(*self._values(value)) for name, value in RATIOS.items()}
+        """Name of a ratio -> logarithm of now over before; of samples to the target only if no seed missed it."""
+        left_out = () if all_reached(self.before, self.now) else (ARRIVAL,)
+        return {name: None if name in left_out else ratio(*self._values(value)) for name, value in RATIOS.items()}
+
+    @cached_property
+    def reached(self) -> tuple[int, int]:
+        """Number of seeds that reached the target, earlier and now."""
+        return reach(self.before).reached, reach(self.now).reached
 
     def _values(self, value: Value) -> tuple[list[float | None], list[float | None]]:
         """Return a value for each seed, earlier and now; a seed counts once, even if it was trained several times."""
@@ -75,15 +82,19 @@ class Pair:
 
     @property
     def retrained(self) -> bool:
-        """Whether the epochs, the batch, the learning rate or the limit on gradients differ."""
-        return self.before.workload != self.now.workload
+        """Whether the epochs, the batch, the learning rate or the limit on gradients differ; a change of the code is what
+        is measured."""
+        before, now = (cell.workload._replace(digests=()) for cell in (self.before, self.now))
+        return before != now
 
     @property
     def changed(self) -> bool:
-        """Whether the settings or the status changed, or the interval of a figure excludes zero change. If the final
-        metric has no interval: whether it changed at all."""
+        """Whether the settings, the status or the number of seeds that reached the target changed, or the interval of a
+        figure excludes zero change. If the final metric has no interval: whether it changed at all."""
         quality = self.quality
-        if self.retrained or self.before.status != self.now.status or (quality is None) != (not self.now.ok):
+        if self.retrained or self.before.status != self.now.status or self.reached[0] != self.reached[1]:
+            return True
+        if (quality is None) != (not self.now.ok):
             return True
         if quality is not None and (quality.decided or (quality.low is None and quality.value != 0)):
             return True
@@ -109,9 +120,10 @@ def section(page: Page) -> list[Block]:
     moves = [move for pair in pairs for move in (pair.quality, *pair.ratios.values())]
     tests = sum(move is not None and move.low is not None for move in moves)
     how = (
-        "*Changed* is what has another status, is trained otherwise, or has an interval (95 %, Student's t over seeds) that "
-        f"excludes no change; or, with too few seeds for an interval, another result. If nothing had changed, chance "
-        f"would show a change in about {0.05 * tests:.1f} of {plural(tests, 'interval')}."
+        "*Changed* is what has another status, is trained otherwise, misses the target more or less often, or has an "
+        "interval (95 %, Student's t over seeds) that excludes no change; or, with too few seeds for an interval, another "
+        f"result. If nothing had changed, chance would show a change in about {0.05 * tests:.1f} of "
+        f"{plural(tests, 'interval')}."
     )
     page.data("changes", [_data(pair) for pair in pairs])
     return nonempty(
@@ -162,7 +174,7 @@ def _names(what: str, cells: list[Cell]) -> list[Block]:
 
 
 def _row(pair: Pair) -> dict[str, str]:
-    metric = pair.now.about.final.eval_metric
+    metric, points = pair.now.about.final.eval_metric, in_points(pair.before, pair.now)
     status = pair.now.status if pair.before.status == pair.now.status else f"{pair.before.status} → {pair.now.status}"
     course = f" ({pair.before.workload.course} → {pair.now.workload.course})" if pair.retrained else ""
     return {
@@ -170,9 +182,15 @@ def _row(pair: Pair) -> dict[str, str]:
         "status": plain(status),
         "n: before, now": f"{len(pair.before.one_each)}, {len(pair.now.one_each)}",
         "final metric": f"{_mean(pair.before)} → {_mean(pair.now)}",
-        "difference (+ is better)": _shown(pair.quality, lambda value: gap(-value, metric)),
+        "difference (+ is better)": _shown(pair.quality, lambda value: gap(-value, metric, points=points)),
         **{f"{name}: × before": _shown(ratio, _factor) for name, ratio in pair.ratios.items()},
+        **({f"{ARRIVAL}: × before": _reached(pair)} if pair.reached[0] != pair.reached[1] else {}),
     }
+
+
+def _reached(pair: Pair) -> str:
+    sides = zip(pair.reached, (pair.before, pair.now), strict=True)
+    return " → ".join(f"{reached} of {reach(cell).n}" for reached, cell in sides)
 
 
 def _mean(cell: Cell) -> str:

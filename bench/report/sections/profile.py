@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from itertools import chain
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from bench.base.number_format import plural
 from bench.report.blocks import Block, Heading, Picture, Text, nonempty, plain
-from bench.report.measures.time_to_target import Axis, reach
+from bench.report.measures.time_to_target import Axis, reach, targets
 from bench.report.page import Page, listed, table, times
 from bench.results.cells import Cell, Workload
 
@@ -49,7 +50,8 @@ def section(page: Page) -> list[Block]:
 
 def _problems(cells: tuple[Cell, ...]) -> list[Problem]:
     """Return the problems: cells of one workload on one number of ranks; solo cells take part in every problem of their
-    workload. Leaves out cells without timing, and those with simulated or emulated devices or scripted faults."""
+    workload. Leaves out cells without timing, those with simulated or emulated devices or scripted faults, and problems
+    with several targets."""
     timed = [c for c in cells if any(run.metrics.timing for run in c.runs)]
     sound = [c for c in timed if not (c.about.emulated_speeds or c.about.scripted_faults or c.about.source)]
     problems: dict[tuple[Workload, int], Problem] = {}
@@ -60,7 +62,7 @@ def _problems(cells: tuple[Cell, ...]) -> list[Problem]:
         own = [problem for other, problem in problems.items() if other[0] == cell.workload]
         for problem in own if cell.is_solo else [problems.setdefault(key, {})]:
             problem.setdefault(cell.about.mode, []).append(cell)
-    return list(problems.values())
+    return [problem for problem in problems.values() if len(targets(chain.from_iterable(problem.values()))) == 1]
 
 
 def _ratios(problems: list[Problem], modes: list[str], axis: Axis) -> Times:

@@ -11,7 +11,7 @@ from bench.base.number_format import plural
 from bench.base.style import brief
 from bench.report.blocks import Block, Picture, Text, plain
 from bench.report.measures.compare import Rival
-from bench.report.measures.time_to_target import Axis, Reach, reach
+from bench.report.measures.time_to_target import Axis, Reach, reach, targets
 from bench.report.page import NONE, SERIES, CellGroup, Page, number, table
 from bench.report.page_one.answer import time_over_solo
 from bench.results.cells import solo_of
@@ -44,11 +44,11 @@ def _part(group: CellGroup) -> list[Block]:
 
 
 def _goal(rows: list[Reach]) -> Text:
-    values = {run.metrics.target.value for row in rows for run in row.cell.counted}
-    targets = sorted(value for value in values if value is not None)
-    goal = " or ".join(f"{target:g}" for target in targets)
+    values = sorted(value for value in targets(row.cell for row in rows) if value is not None)
+    goal = " or ".join(f"{value:g}" for value in values)
     reached = f"{sum(row.reached for row in rows)} of {plural(sum(row.n for row in rows), 'run')}"
-    return Text(f"Target: {plain(rows[0].cell.about.final.eval_metric)} {goal}, reached by {reached}.")
+    apart = " Costs of reaching different targets are not compared." if len(values) > 1 else ""
+    return Text(f"Target: {plain(rows[0].cell.about.final.eval_metric)} {goal}, reached by {reached}.{apart}")
 
 
 def _row(row: Reach, solo: Reach | None) -> dict[str, str]:
@@ -69,11 +69,13 @@ def _median(row: Reach, axis: Axis) -> str:
 
 
 def _times(row: Reach, solo: Reach | None, axis: Axis) -> str:
+    if row is solo or solo is None or len(targets([row.cell, solo.cell])) > 1:
+        return NONE
     if axis == "seconds":
-        time = None if row is solo else time_over_solo(Rival(row.cell, solo.cell if solo else None))
+        time = time_over_solo(Rival(row.cell, solo.cell))
         return NONE if time is None else f"{time.value:.2f}"
-    mine, theirs = row.middle(axis), solo.middle(axis) if solo else None
-    if row is solo or mine is None or not theirs or math.isinf(mine) or math.isinf(theirs):
+    mine, theirs = row.middle(axis), solo.middle(axis)
+    if mine is None or not theirs or math.isinf(mine) or math.isinf(theirs):
         return NONE
     return f"{mine / theirs:.2f}"
 

@@ -14,9 +14,9 @@ from bench.results.analysis.steps import steps, worked
 from bench.results.analysis.stream import RunRecords, Slices
 from bench.results.analysis.stretches import Stretches, clipped, common, seconds, union, without
 from bench.results.analysis.volume import volume
-from bench.results.cells import micro_batches
 from bench.results.schema import Metrics
 from bench.results.schema_speed import Arrivals, IdleTime, Overlap, StepTime, TimelineTotals
+from bench.results.training_settings import micro_batches
 from ddp.core.messages.events import Reduced, Snapshot
 
 WORK = ("data", "compute")

@@ -19,10 +19,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from bench.results.cells import micro_batches
 from bench.results.runfolder import group_of
 from bench.results.schema import Metrics
 from bench.results.schema_speed import Volume
+from bench.results.training_settings import micro_batches
 from ddp.backends import is_torch_native
 from ddp.core.policies import meets_every_step
 

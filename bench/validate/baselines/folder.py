@@ -59,10 +59,12 @@ class Library:
 
 
 def _together(reference: Reference, cell: Cell) -> Workload:
-    """Return a cell's workload, with the reference's batch size if the ranks' batches together have that size."""
+    """Return a cell's workload, with the reference's batch size if the ranks' batches together have that size. Digests
+    are compared apart, as older files lack them: see `_training`."""
+    workload = cell.workload._replace(digests=())
     if global_batch(cell.about) == reference.batch_size:
-        return cell.workload._replace(batch_size=reference.batch_size)
-    return cell.workload
+        return workload._replace(batch_size=reference.batch_size)
+    return workload
 
 
 def _workload(reference: Reference, cell: Cell) -> list[FieldDifference]:

@@ -19,8 +19,9 @@ from pydantic import Field, JsonValue, ValidationError
 
 from bench.base import canonical
 from bench.base.grouping import grouped
-from bench.results.cells import Workload, norm_limit, step_settings
+from bench.results.cells import Workload
 from bench.results.schema import Strict
+from bench.results.training_settings import norm_limit, step_settings
 from bench.validate.baselines.fingerprint import Fingerprint
 from bench.validate.statistics.significance import GATING_SEEDS, Moments
 from ddp import regular_files

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.results.cells import micro_batches
 from bench.results.runfolder import Run
+from bench.results.training_settings import micro_batches
 from bench.validate.records.complete_rounds import unbroken
 from bench.validate.records.reading import as_planned, lost_nobody
 from bench.validate.records.run_records import Records

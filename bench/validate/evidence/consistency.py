@@ -13,12 +13,12 @@ import msgspec
 
 from bench.base.number_format import plural
 from bench.base.usage import tame
-from bench.results.cells import LARGEST, micro_batches
 from bench.results.chain import seal_of
 from bench.results.recompute import ROUNDING, differences, digest
 from bench.results.runfolder import CONFIG, EVENTS, METRICS, Run, check_keys, read_object, tame_all, there
 from bench.results.schema import READABLE, SCHEMA_VERSION, SINCE, Metrics, RecordSeal
 from bench.results.schema_speed import IDLE_WHILE_PRESENT
+from bench.results.training_settings import LARGEST, micro_batches
 from bench.validate.records.reading import Reading, as_planned, lost_nobody, reading, unsealed
 from bench.validate.records.run_records import Records
 from bench.validate.sketches.resumption import most_ranks

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from statistics import fmean, median
 from typing import Any
 
-from bench.results.cells import micro_batches
 from bench.results.runfolder import group_of
 from bench.results.schema import Metrics
+from bench.results.training_settings import micro_batches
 from bench.validate.records.run_records import Records
 from bench.validate.recount.figure import Figure
 from ddp.core.messages.event_parts import StepWork

@@ -12,15 +12,18 @@ from matplotlib.figure import Figure
 from bench.base.style import styled
 from bench.report import markdown
 from bench.report.blocks import LeadText, Text, Tiles
+from bench.report.cell_changes import Side, moves
 from bench.report.measures.compare import gap, rivals
+from bench.report.measures.time_to_target import reach
 from bench.report.page import Page
 from bench.report.page_one.answer import Answer, answer
 from bench.report.page_one.frontier import picture
-from bench.report.page_one.questions import LEFT, SURE, as_good, facts
+from bench.report.page_one.questions import LEFT, SURE, as_good, facts, left
 from bench.report.page_one.scaling_series import answered, outside, scaling
 from bench.report.page_one.sentence import sentence
+from bench.report.page_one.tiles import tiles
 from bench.report.page_one.words import arrival, compared, difference, reason, span
-from bench.report.sections import comparison, overview, profile, quality
+from bench.report.sections import changes, comparison, overview, profile, quality, target
 from bench.report.sections.answer import section
 from bench.report.sections.scaled import blocks
 from bench.results.cells import Cell, cells, solo_of
@@ -67,6 +70,67 @@ def test_simulated_seconds_are_not_compared_with_real_ones(tmp_path: Path) -> No
     assert reason(option) == "simulated devices"
     (rival,) = [each for each in rivals(list(shown.cells)) if not each.cell.is_solo]
     assert (rival.speedup, rival.distorted) == (None, True)
+
+
+def test_times_to_different_targets_are_not_divided(tmp_path: Path) -> None:
+    """A target is lowered and one mode trained again: it was recommended, as the quicker one."""
+    shown = page(tmp_path, QUICK, {"nccl_sync": "PASS"})
+    (old,) = {m.target.value for cell in shown.cells for m in cell.one_each}
+    assert old is not None
+
+    def lowered(run: Run) -> Run:
+        goal = run.metrics.target.model_copy(update={"value": old / 2})
+        return replace(run, metrics=run.metrics.model_copy(update={"target": goal}))
+
+    solo, cell = shown.cells
+    for some in (cell.runs, cell.runs[:1]):
+        mixed = replace(cell, runs=(*map(lowered, some), *cell.runs[len(some) :]))
+        other = replace(shown, cells=(solo, mixed))
+        found, text, _ = spoken(other)
+        (option,) = found.options
+        assert (found.kind, found.why, option.time) == ("open", "missed", None)
+        assert option.speed is not None
+        assert (reason(option), arrival(option)) == ("targets differ", "–")
+        assert "targets differ" in text
+        assert "Train to one target." in left(other.cells, found)
+        (tile,) = [tile for tile in tiles(found) if tile.label.startswith("time to target")]
+        assert tile.note.endswith("targets differ")
+        row = target._row(reach(mixed), reach(solo))
+        assert (row["× solo's samples"], row["× solo's seconds"]) == ("–", "–")
+        assert "different targets are not compared" in str(target.section(other))
+        (move,) = moves(Side("a", (cell,)), Side("b", (mixed,)))
+        assert move.time is None
+
+
+def test_seeds_that_now_miss_the_target_are_not_left_out(tmp_path: Path) -> None:
+    """Of 20k, 21k and 40k samples the last one is missed: the others looked like 0.75 times as many."""
+    shown = page(tmp_path, QUICK, {})
+
+    def at(samples: tuple[int | None, ...]) -> Cell:
+        runs = [
+            replace(run, metrics=run.metrics.model_copy(update={"target": goal}))
+            for run, cost in zip(shown.cells[1].runs, samples, strict=True)
+            if (goal := run.metrics.target.model_copy(update={"reached": cost is not None, "samples": cost}))
+        ]
+        return replace(shown.cells[1], runs=tuple(runs))
+
+    before, now, later = at((20_000, 21_000, 40_000)), at((19_000, 19_500, None)), at((21_000, 22_000, 41_000))
+    pair = changes.Pair(before, now)
+    assert pair.quality is not None
+    assert not pair.quality.decided
+    assert (pair.ratios[changes.ARRIVAL], pair.changed) == (None, True)
+    assert changes._row(pair)["samples to target: × before"] == "3 of 3 → 2 of 3"
+    assert (changes.Pair(now, now).ratios[changes.ARRIVAL], changes.Pair(now, now).changed) == (None, False)
+    unmissed = changes.Pair(before, later)
+    assert unmissed.ratios[changes.ARRIVAL] is not None
+    assert not unmissed.changed
+
+
+def test_the_seeds_of_an_interval_are_those_it_is_of(tmp_path: Path) -> None:
+    """It was of 20 recorded runs, and said to be of 3 seeds each."""
+    found, text, _ = spoken(page(tmp_path, QUICK, {"nccl_sync": "PASS"}))
+    assert found.kind == "use"
+    assert "; 3 seeds against 20 recorded)" in text
 
 
 def test_a_simulated_device_is_a_reference_only_where_no_real_one_is(tmp_path: Path) -> None:
