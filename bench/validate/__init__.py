@@ -241,13 +241,13 @@ def _case(cell: Cell, library: Library, terms: Terms) -> tuple[Case, list[Verdic
         return Case(cell, None), []
     match = library.match(cell)
     if match is None:
-        line = f"none for {cell.workload.title}; make one: {next_runs.baseline(cell)}"
+        line = f"none for {cell.workload.title}; make one: {next_runs.baseline(cell, library.folder)}"
         lacking = remark("NO_BASELINE", "baseline", cell.name, line)
         return Case(cell, None), [replace(lacking, more=next_runs.reference(cell))]
     every, name = tuple(match.differing), match.reference.name
     match = replace(match, differing=beyond(match.differing, terms.allowed))
     if differing := tuple(match.differing):
-        line = f"not comparable with {name}: {_fields(differing)}; make one here: {next_runs.baseline(cell)}"
+        line = f"not comparable with {name}: {_fields(differing)}; make one here: {next_runs.baseline(cell, library.folder)}"
         refused = remark("REFUSED", "baseline", cell.name, line, differing)
         return Case(cell, None, terms.allowed), [
             replace(refused, reproduce=command(cell.runs), more=next_runs.reference(cell))

@@ -44,7 +44,7 @@ def more(path: Path, baselines: Path, run: Callable[[list[str]], int], show: boo
         print("nothing is lacking: no seed or baseline would change a verdict")
         return Exit.OK
     new_baseline = any(shlex.split(command)[-1] == f"output={next_runs.BASELINES}" for command in commands)
-    commands += [next_runs.PROPOSE] if new_baseline else []
+    commands += [next_runs.propose(baselines)] if new_baseline else []
     codes = []
     for command in commands:
         print(command, flush=True)
@@ -53,5 +53,5 @@ def more(path: Path, baselines: Path, run: Callable[[list[str]], int], show: boo
             quiet = [] if words[0] == "baseline" else ["validate=false", "report=false"]
             codes.append(Exit(run([*words, *quiet])))
     if new_baseline:
-        print(f"then, if the proposal is sound: {next_runs.ACCEPT}")
+        print(f"then, if the proposal is sound: {next_runs.accept(baselines)}")
     return gravest(codes)

@@ -43,6 +43,8 @@ class Library:
     """A line for each file that cannot be trusted, and each folder that cannot be read."""
     places: Mapping[str, Path] = field(default_factory=dict)
     """Hash of a cell -> file of its reference."""
+    folder: Path | None = None
+    """Where a new reference belongs; None: in the usual folder."""
 
     def match(self, cell: Cell) -> Match | None:
         """Return the reference of the same cell, else that of solo with the same model, data and recipe; None if there
@@ -140,4 +142,4 @@ def load(*paths: Path) -> Library:
                 )
             if key not in places:
                 references[key], places[key] = reference, file
-    return Library(tuple(references.values()), tuple(broken), places)
+    return Library(tuple(references.values()), tuple(broken), places, next(iter(paths), None))

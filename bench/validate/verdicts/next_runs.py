@@ -3,11 +3,13 @@ formats them."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bench.base import paths
 from bench.base.number_format import plural
 from bench.config.overrides import setting
 from bench.results.cells import Cell
@@ -47,14 +49,29 @@ def reference(cell: Cell) -> str:
     return _line(_solo(cell.runs[0]), range(GATING_SEEDS), BASELINES)
 
 
-PROPOSE = f"python -m bench baseline propose {BASELINES} --mode solo"
-ACCEPT = "python -m bench baseline accept"
+def propose(folder: Path | None) -> str:
+    """Return the command that proposes baselines for a folder of them (None: the usual one)."""
+    return f"python -m bench baseline propose {BASELINES} --mode solo{_for(folder)}"
 
 
-def baseline(cell: Cell) -> str:
-    """Return the commands that train, propose and accept the solo baseline for a cell."""
+def accept(folder: Path | None) -> str:
+    """Return the command that accepts what was proposed into a folder of baselines (None: the usual one)."""
+    return f"python -m bench baseline accept{_for(folder)}"
+
+
+def baseline(cell: Cell, folder: Path | None) -> str:
+    """Return the commands that train, propose and accept the solo baseline for a cell into a folder."""
     last = ";" if script_of(cell.runs[0]) else " &&"  # one run of a script has one seed
-    return f"{reference(cell)}{last} {PROPOSE} && {ACCEPT}"
+    return f"{reference(cell)}{last} {propose(folder)} && {accept(folder)}"
+
+
+def _for(folder: Path | None) -> str:
+    usual = paths.BASELINES.resolve(), paths.OWN_BASELINES.resolve()
+    return (
+        ""
+        if folder is None or folder.is_file() or folder.resolve() in usual
+        else f" --baseline {shlex.quote(str(folder))}"
+    )
 
 
 def rerun(cell: Cell) -> str:

@@ -80,3 +80,11 @@ def test_a_report_judges_anew_when_an_own_baseline_comes(
     before = judged(grouped, [], committed)
     accepted(BETTER)
     assert judged(grouped, [], committed) != before
+
+
+@pytest.mark.parametrize(("judged", "named"), [("package", ""), ("baselines", ""), ("others", " --baseline others")])
+def test_a_lacking_baseline_is_accepted_where_it_is_looked_for(committed: Path, judged: str, named: str) -> None:
+    """It went to the usual folder, so that the next verdict lacked it again."""
+    runs = cell(Path("runs"), "nccl_sync", FIVE, batch_size=7)
+    told = one(runs, committed if judged == "package" else Path(judged), "baseline").line
+    assert told.endswith(f"baseline accept{named}")

@@ -144,5 +144,6 @@ def test_the_command_for_a_baseline_says_all_of_the_training(tmp_path: Path) -> 
     alien = ("world_size", "cluster.speeds", "cluster.tolerate", "averaging", "policy", "train.lr_scale_ratio")
     assert not [word for word in said if word.startswith(alien)]
     assert told.line.endswith(
-        "python -m bench baseline propose runs/baselines --mode solo && python -m bench baseline accept"
+        f"python -m bench baseline propose runs/baselines --mode solo --baseline {tmp_path / 'none'} && "
+        f"python -m bench baseline accept --baseline {tmp_path / 'none'}"
     )
