@@ -42,7 +42,7 @@ class Workload(NamedTuple):
     step: str = ""
     """Settings of a step that are not the default; and the number of samples, if that is no whole number of epochs."""
     digests: tuple[tuple[str, str], ...] = ()
-    """What of the task is the user's own -> digest."""
+    """Digest of each part of the task that is the user's own, by name."""
 
     @staticmethod
     def of(run: Run) -> Workload:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from errno import ELOOP
 from pathlib import Path
@@ -276,6 +277,15 @@ def flat(config: Any, prefix: str = "") -> list[tuple[str, str]]:
         text = config if isinstance(config, str) else json.dumps(config, ensure_ascii=False)
         return [(prefix, text)] if prefix else []
     return [pair for key, value in config.items() for pair in flat(value, f"{prefix}.{key}" if prefix else str(key))]
+
+
+@contextmanager
+def of_run(folder: Path) -> Iterator[None]:
+    """Raise ValueError, one line, for an error of what is computed from records in a folder that no run has written."""
+    try:
+        yield
+    except (ArithmeticError, AssertionError, LookupError) as error:
+        raise ValueError(f"{folder / EVENTS}: not the records of a run ({type(error).__name__}: {error})") from error
 
 
 def read_records(folder: Path) -> Iterator[Record]:

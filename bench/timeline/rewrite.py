@@ -14,7 +14,7 @@ from typing import TypeVar
 from bench.base.usage import writing
 from bench.results.analysis.stream import sort
 from bench.results.journal import woven
-from bench.results.runfolder import EVENTS, METRICS, SLICES, read_object, there
+from bench.results.runfolder import EVENTS, METRICS, SLICES, of_run, read_object, there
 from bench.timeline import launched_at, write_timeline
 from bench.timeline.about import Named, about
 from bench.timeline.exports import FORMATS
@@ -45,11 +45,8 @@ def _written(folder: Path, write: Callable[[Path, Sequence[Record], Named, float
     launched = launched_at(folder)
     if launched is None:
         launched = min((at for at, _ in timed), default=0.0)
-    try:
-        with writing(f"the timeline to {folder}"):
-            return write(folder, [record for _, record in timed], spec, launched)
-    except (ArithmeticError, AssertionError, LookupError) as error:
-        raise ValueError(f"{folder / EVENTS}: not the records of a run ({type(error).__name__}: {error})") from error
+    with of_run(folder), writing(f"the timeline to {folder}"):
+        return write(folder, [record for _, record in timed], spec, launched)
 
 
 def _sealed(folder: Path) -> int:

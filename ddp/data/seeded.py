@@ -54,7 +54,7 @@ def set_others(states: tuple[Any, Any]) -> None:
 
 
 EPOCHS = 5000
-"""In how many epochs of a process digests are noted: all are sent in one message."""
+"""Number of epochs of a process in which digests are noted: all are sent in one message."""
 
 
 class OwnNumbers:

@@ -23,7 +23,7 @@ from bench.predict.traces import read_pipeline
 from bench.results.analysis.explained import ExplainedRun, explained
 from bench.results.analysis.stream import sort
 from bench.results.recompute import header_of
-from bench.results.runfolder import EVENTS, group_of, unended
+from bench.results.runfolder import EVENTS, group_of, of_run, unended
 from bench.results.schema import MOST_RANKS
 from bench.timeline import rewrite
 from ddp.core.messages.run_bounds import RunEnd
@@ -108,10 +108,8 @@ def explained_run(folder: Path) -> ExplainedRun:
         )
     last = max((record.at for record in records if hasattr(record, "at")), default=launched)
     links = parse(group_of(spec.config, "cluster").get("links") or (), spec.world_size)
-    try:
+    with of_run(folder):
         run = explained(sort(records, launched), spec.world_size, launched, last, links)
-    except (ArithmeticError, AssertionError, LookupError) as error:
-        raise ValueError(f"{folder / EVENTS}: not the records of a run ({type(error).__name__}: {error})") from None
     if run is None:
         what = "give a run that trained something" if ended(records) else unended(folder)
         raise UsageError(f"{folder}: no rank measured where its time went; {what}")

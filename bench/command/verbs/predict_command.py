@@ -28,7 +28,7 @@ from bench.predict.play import PredictedCell
 from bench.predict.traces import TracedSteps, traced
 from bench.results.analysis.stream import sort
 from bench.results.analysis.training import train_seconds
-from bench.results.runfolder import EVENTS, unended
+from bench.results.runfolder import of_run, unended
 from bench.results.schema import MOST_RANKS
 from ddp.core.network.links import ALGORITHMS, Links
 from ddp.core.policies import POLICIES
@@ -112,15 +112,14 @@ def calibrated_run(folder: Path) -> CalibratedRun:
     spec, launched, records = records_in(folder)
     if not ended(records):
         raise ValueError(f"{folder}: {unended(folder)}")
-    try:
-        stream = sort(records, launched)
-        costs = calibrated(stream, spec, launched)
-        run = CalibratedRun(costs, stream.figures.samples / train_seconds(stream), launched)
-        run.scale(None)
-    except ValueError as error:
-        raise ValueError(f"{folder}: {error}") from None
-    except (ArithmeticError, AssertionError, LookupError) as error:
-        raise ValueError(f"{folder / EVENTS}: not the records of a run ({type(error).__name__}: {error})") from None
+    with of_run(folder):
+        try:
+            stream = sort(records, launched)
+            costs = calibrated(stream, spec, launched)
+            run = CalibratedRun(costs, stream.figures.samples / train_seconds(stream), launched)
+            run.scale(None)
+        except ValueError as error:
+            raise ValueError(f"{folder}: {error}") from None
     return run
 
 

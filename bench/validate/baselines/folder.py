@@ -44,7 +44,7 @@ class Library:
     places: Mapping[str, Path] = field(default_factory=dict)
     """Hash of a cell -> file of its reference."""
     folder: Path | None = None
-    """Where a new reference belongs; None: in the usual folder."""
+    """The folder of new references; None: the usual one."""
 
     def match(self, cell: Cell) -> Match | None:
         """Return the reference of the same cell, else that of solo with the same model, data and recipe; None if there

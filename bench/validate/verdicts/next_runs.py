@@ -67,11 +67,9 @@ def baseline(cell: Cell, folder: Path | None) -> str:
 
 def _for(folder: Path | None) -> str:
     usual = paths.BASELINES.resolve(), paths.OWN_BASELINES.resolve()
-    return (
-        ""
-        if folder is None or folder.is_file() or folder.resolve() in usual
-        else f" --baseline {shlex.quote(str(folder))}"
-    )
+    if folder is None or folder.is_file() or folder.resolve() in usual:
+        return ""
+    return f" --baseline {shlex.quote(str(folder))}"
 
 
 def rerun(cell: Cell) -> str:

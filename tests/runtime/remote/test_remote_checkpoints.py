@@ -36,7 +36,7 @@ def test_a_full_disk_costs_a_checkpoint_or_a_saved_step_and_no_rank(
         return pwrite(fd, data, offset)
 
     there, here = holds(tmp_path)
-    posted = RemoteRank(None, None, 1)  # type: ignore[arg-type]
+    posted = RemoteRank(None, None, 1)  # type: ignore[arg-type]  # it has no connection here
     ours, posted._theirs = Pipe()
     posted._mirror = here
     assert there.checkpoints is not None
