@@ -136,7 +136,7 @@ class _Faults:
         """Rank that raised or is lost -> index of its row."""
         self._broken: list[AverageFailed] = []
         """The failures of the collective that broke last, until a new group is formed."""
-        self._cost_a_rank = self._parting = False
+        self._cost_a_rank = self._parting = self._aborted = False
         self.rows: list[FaultRow] = []
 
     def add(self, at: float, record: Trouble) -> None:
@@ -154,7 +154,9 @@ class _Faults:
                 self._cost_a_rank = True
                 self._settle(at, record.rank, record.reason, f"{_WENT_ON} {_ranks(self._live)}")
             case Abort():
+                self._aborted = True
                 if match := _OF_RANK.fullmatch(record.reason):
+                    self._cost_a_rank = True
                     self._settle(at, int(match[1]), match[2], _ENDED_IT)
             case Leave():
                 self._parting = True
@@ -211,13 +213,15 @@ class _Faults:
         rank."""
         broken, self._broken = self._broken, []
         cost_a_rank, self._cost_a_rank = self._cost_a_rank, False
+        aborted, self._aborted = self._aborted, False
         parting, self._parting = self._parting and all(event.round == IN_STEP for event in broken), False
         if not broken or cost_a_rank or parting:
             return
         first = broken[0]
         what = "an exchange of gradients" if first.round == IN_STEP else f"round {first.round}"
         on = _ranks(sorted({event.rank for event in broken}))
-        self._row(first.at, None, "average_failed", f"{what} broke on {on}: {first.error}", "was done again")
+        action = _ENDED_IT if aborted else "was done again"
+        self._row(first.at, None, "average_failed", f"{what} broke on {on}: {first.error}", action)
 
 
 def _as_earlier(row: FaultRow) -> FaultRow:

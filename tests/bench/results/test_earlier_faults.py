@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from bench.results.analysis.faults import missing
+from bench.results.analysis.faults import missing, past, rows
+from bench.results.live.run import Trouble
 from ddp.core.messages import commands, events
 from ddp.core.messages.event_parts import PastFault
 from ddp.core.messages.run_bounds import Attempt
+from ddp.core.rounds.rounds import IN_STEP
 from tests.bench.results.test_faults import SPEC, bereft
 from tests.bench.streams import LAUNCHED, make_metrics, make_records
 
@@ -50,3 +52,17 @@ def test_what_a_run_that_ended_with_its_loss_discarded_was_not_trained_again() -
     assert ended is not None
     assert went_on is not None
     assert ended.parts.repeated == 0 < went_on.parts.repeated
+
+
+def test_a_collective_that_broke_by_a_loss_that_ended_all_ranks_is_no_row_of_its_own() -> None:
+    """Others may report the broken exchange before the death is noticed; then all ranks restart from a checkpoint."""
+    broke = events.AverageFailed(102.9, 0, IN_STEP, "Connection closed by peer")
+    gone = "its process is gone (killed by signal 9)"
+    ended: list[Trouble] = [broke, events.Lost(103.0, 1, gone), commands.Abort("failed", f"rank 1: {gone}")]
+    for records in (ended, [*ended[1:], broke]):
+        (fault,) = rows([(103.0, record) for record in records], 100.0, 2)
+        assert (fault.rank, fault.action) == (1, "ended the run")
+        assert past([(103.0, record) for record in records], 100.0, 2, end=False) == ()
+    abort = commands.Abort("failed", "gradients could not be exchanged: Connection closed by peer")
+    (fault,) = rows([(103.0, broke), (103.1, abort)], 100.0, 2)
+    assert (fault.rank, fault.kind, fault.action) == (None, "average_failed", "ended the run")
