@@ -1,7 +1,8 @@
 """Changes between two sets of runs, by cell: the result, samples per second, the time to the target. Pure.
 
-A cell is worse or better if an interval excludes zero change, or if its status changed. Of other cells only the
-interval is known. Nothing is judged here: margins are those of `bench validate`.
+A cell is worse or better if an interval excludes zero change, if its status changed, or if more or fewer seeds reach the
+target than chance explains. Of other cells only the interval is known. Nothing is judged here: margins are those of
+`bench validate`.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from functools import cached_property
 from typing import Any, Literal
 
 from bench.report.measures.differences import MeanDifference, ratio
-from bench.report.measures.time_to_target import all_reached
+from bench.report.measures.time_to_target import all_reached, reach, targets
 from bench.report.sections.changes import Pair, common
 from bench.results.cells import Cell
+from bench.validate.statistics.rates import SURPRISE, excess
 
 Trend = Literal["worse", "otherwise", "better", "open", "same"]
 """Change of a cell: an interval shows a loss; it is trained with other settings; an interval shows a gain; there is no
-interval; or no interval excludes zero change."""
+interval, or a few seeds more or fewer reach the target; or no interval excludes zero change."""
 TRENDS: tuple[Trend, ...] = ("worse", "otherwise", "better", "open", "same")
 """The trends, the most important to the reader first."""
 
@@ -76,6 +78,17 @@ class CellMove:
             return None
         return ratio(*(timing.seconds for timing in self.pair.timings))
 
+    @cached_property
+    def arrivals(self) -> int:
+        """-1: fewer seeds reach the target than before; 1: more do; 0: neither is shown, or targets differ."""
+        sides = [reach(cell) for cell in (self.pair.before, self.pair.now)]
+        if len(targets([self.pair.before, self.pair.now])) != 1 or not all(side.n for side in sides):
+            return 0
+        for sign, (base, other) in ((-1, sides), (1, sides[::-1])):
+            if excess(base.n, other.n)[base.n - base.reached, other.n - other.reached] < SURPRISE / 2:
+                return sign
+        return 0
+
     @property
     def losses(self) -> list[str]:
         """Names of the figures that an interval, or the status, shows to be worse."""
@@ -92,7 +105,8 @@ class CellMove:
             turned |= {"samples/s": (self.speed, 1), "time to target": (self.time, -1)}
         names = [name for name, (move, way) in turned.items() if move and move.decided and sign * way * move.value > 0]
         failed = [any(m.metrics.status != "ok" for m in cell.runs) for cell in (self.pair.before, self.pair.now)]
-        return [*(["status"] if sign * (failed[0] - failed[1]) > 0 else []), *names]
+        stated = {"status": failed[0] - failed[1], "target": self.arrivals}
+        return [*(name for name, change in stated.items() if sign * change > 0), *names]
 
     @property
     def trend(self) -> Trend:
@@ -104,8 +118,8 @@ class CellMove:
         if self.gains:
             return "better"
         moves = [move for move in (self.quality, self.speed if self.pair.timed else None) if move is not None]
-        known = any(move.low is not None for move in moves) or self.pair.same_bits
-        return "same" if known else "open"
+        known = any(move.low is not None for move in moves) and self.pair.reached[0] == self.pair.reached[1]
+        return "same" if known or self.pair.same_bits else "open"
 
 
 def moves(before: Side, now: Side) -> list[CellMove]:

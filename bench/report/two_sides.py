@@ -23,6 +23,7 @@ from bench.report.measures.differences import MeanDifference
 from bench.report.page import NONE, Page, listed, more, table
 from bench.report.page_one.plane import limits, ticks
 from bench.report.sections import changes
+from bench.report.sections.changes import arrivals
 
 ROWS, NAMED, DRAWN, FOLDED = 8, 2, 12, 100
 """Most cells in the table of page one, in a sentence, in the picture, and in the summary of a CI step."""
@@ -102,6 +103,7 @@ def _words(move: CellMove) -> str:
     metric = move.pair.now.about.final.eval_metric
     shown = {
         "status": lambda: f"{move.pair.before.status} → {move.pair.now.status}",
+        "target": lambda: f"target reached by {arrivals(move.pair)} seeds",
         "result": lambda: f"{plain(metric)} {_points(move)}",
         "samples/s": lambda: f"samples/s {_factor(move.speed)}",
         "time to target": lambda: f"time to target {_factor(move.time)}",
@@ -143,7 +145,7 @@ def row(move: CellMove) -> dict[str, str]:
         "change": WORDS[move.trend],
         "final metric": _points(move),
         "samples/s": _factor(move.speed),
-        "time to target": _factor(move.time),
+        "time to target": arrivals(move.pair) if len(set(move.pair.reached)) > 1 else _factor(move.time),
         "seeds": f"{len(move.pair.before.one_each)}, {len(move.pair.now.one_each)}",
     }
 

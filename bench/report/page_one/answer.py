@@ -24,7 +24,6 @@ from bench.report.measures.timing import Timing
 from bench.report.page import Page
 from bench.results.cells import Cell
 from bench.validate import Verdict
-from bench.validate.baselines.fingerprint import one_machine
 from ddp.engine.modes import modes
 
 Kind = Literal["use", "one", "open", "nothing"]
@@ -181,8 +180,6 @@ def _option(page: Page, rival: Rival, quality: Quality | None, failing: dict[str
     theirs, time = Timing.of(rival.solo), time_over_solo(rival)
     speed = Interval.of(ratio(theirs.speeds, mine.speeds)) if rival.one_clock else None
     limits = _limits(page, rival, failing)
-    if not one_machine([*theirs.runs, *mine.runs]):
-        limits = (*limits, "another machine than one device's")
     return Option(rival, whole, mine, time, speed, quality, wrong, limits, mine.disturbed or theirs.disturbed)
 
 
@@ -209,6 +206,7 @@ def _limits(page: Page, rival: Rival, failing: dict[str, Verdict]) -> tuple[str,
         "one device of several ranks' speed": rival.solo is not None and rival.solo.about.emulated_speeds,
         "one device that is simulated": rival.solo is not None and rival.solo.about.source is not None,
         "one device that did not pass itself": wrong is not None and wrong.name == "FAIL",
+        "another machine than one device's": rival.solo is not None and rival.elsewhere,
     }
     return tuple(text for text, present in limits.items() if present)
 

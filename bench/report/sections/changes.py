@@ -66,9 +66,10 @@ class Pair:
         return {name: None if name in left_out else ratio(*self._values(value)) for name, value in RATIOS.items()}
 
     @cached_property
-    def reached(self) -> tuple[int, int]:
-        """Number of seeds that reached the target, earlier and now."""
-        return reach(self.before).reached, reach(self.now).reached
+    def reached(self) -> tuple[float, float]:
+        """Share of the seeds that reached the target, earlier and now."""
+        before, now = (side.reached / side.n if side.n else 0.0 for side in map(reach, (self.before, self.now)))
+        return before, now
 
     def _values(self, value: Value) -> tuple[list[float | None], list[float | None]]:
         """Return a value for each seed, earlier and now; a seed counts once, even if it was trained several times."""
@@ -89,7 +90,7 @@ class Pair:
 
     @property
     def changed(self) -> bool:
-        """Whether the settings, the status or the number of seeds that reached the target changed, or the interval of a
+        """Whether the settings, the status or the share of seeds that reached the target changed, or the interval of a
         figure excludes zero change. If the final metric has no interval: whether it changed at all."""
         quality = self.quality
         if self.retrained or self.before.status != self.now.status or self.reached[0] != self.reached[1]:
@@ -184,13 +185,14 @@ def _row(pair: Pair) -> dict[str, str]:
         "final metric": f"{_mean(pair.before)} → {_mean(pair.now)}",
         "difference (+ is better)": _shown(pair.quality, lambda value: gap(-value, metric, points=points)),
         **{f"{name}: × before": _shown(ratio, _factor) for name, ratio in pair.ratios.items()},
-        **({f"{ARRIVAL}: × before": _reached(pair)} if pair.reached[0] != pair.reached[1] else {}),
+        **({f"{ARRIVAL}: × before": arrivals(pair)} if pair.reached[0] != pair.reached[1] else {}),
     }
 
 
-def _reached(pair: Pair) -> str:
-    sides = zip(pair.reached, (pair.before, pair.now), strict=True)
-    return " → ".join(f"{reached} of {reach(cell).n}" for reached, cell in sides)
+def arrivals(pair: Pair) -> str:
+    """Return how many seeds reached the target, earlier and now."""
+    sides = [reach(cell) for cell in (pair.before, pair.now)]
+    return " → ".join(f"{side.reached} of {side.n}" for side in sides)
 
 
 def _mean(cell: Cell) -> str:

@@ -13,7 +13,7 @@ from bench.command import cli
 from bench.command.verbs.compare_command import side
 from bench.report.cell_changes import CellMove, Side, moves
 from bench.report.sections.changes import common
-from bench.report.two_sides import sentence, step_summary, tiles
+from bench.report.two_sides import row, sentence, step_summary, tiles
 from bench.results.cells import cells
 from bench.results.runfolder import Run, find_runs
 from tests.bench.references import cell, changed_trees, put
@@ -63,6 +63,43 @@ def test_the_other_way_round_it_is_better(trees: tuple[Path, Path]) -> None:
     text = sentence(moves(*map(origin, reversed(trees))))
     assert text.startswith("**Better in 2 of 4 cells**: ")
     assert "accuracy +5.00 pt (+4." in text
+
+
+@pytest.mark.parametrize(("seeds", "trend"), [(2, "open"), (5, "worse")])
+def test_seeds_that_miss_the_target_now_are_no_sameness(tmp_path: Path, seeds: int, trend: str) -> None:
+    """The final metrics are as before, so that only the target tells."""
+    for root, reached in (("old", True), ("new", False)):
+        for seed in range(seeds if reached else seeds + 1):
+            spec = make_spec("nccl_sync", seed=seed)
+            metrics = make_metrics(spec)
+            value = metrics.final.model_copy(update={"eval": 0.97 + 0.001 * (seed % 3)})
+            target = (
+                metrics.target
+                if reached
+                else metrics.target.model_copy(update={"reached": False, "samples": None, "seconds": None})
+            )
+            own = {"final": value, "target": target, "params_sha256": f"{root}{seed}"}
+            write_run(tmp_path / root, spec, metrics.model_copy(update=own))
+    (move,) = moves(origin(tmp_path / "old"), origin(tmp_path / "new"))
+    assert move.trend == trend
+    assert row(move)["time to target"] == f"{seeds} of {seeds} → 0 of {seeds + 1}"
+    if trend == "worse":
+        assert move.losses == ["target"]
+        assert f"target reached by {seeds} of {seeds} → 0 of {seeds + 1} seeds" in sentence([move])
+        (back,) = moves(origin(tmp_path / "new"), origin(tmp_path / "old"))
+        assert (back.trend, back.gains) == ("better", ["target"])
+
+
+def test_more_seeds_that_all_reach_the_target_are_no_change(tmp_path: Path) -> None:
+    for root, seeds in (("old", 2), ("new", 3)):
+        for seed in range(seeds):
+            write_run(
+                tmp_path / root, make_spec("nccl_sync", seed=seed), make_metrics(make_spec("nccl_sync", seed=seed))
+            )
+    (move,) = moves(origin(tmp_path / "old"), origin(tmp_path / "new"))
+    assert move.pair.reached == (1, 1)
+    assert move.trend != "open"
+    assert "→" not in row(move)["time to target"]
 
 
 def test_nothing_in_common_is_said(tmp_path: Path, trees: tuple[Path, Path]) -> None:
