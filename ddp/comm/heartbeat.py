@@ -10,6 +10,7 @@ import math
 import threading
 from collections.abc import Callable
 from types import TracebackType
+from weakref import ReferenceType, ref
 
 from ddp.process.clock import now
 
@@ -38,7 +39,8 @@ class Heartbeat:
             return
         self._entered += 1
         if self._entered == 1 and self._every_s < math.inf:
-            threading.Thread(target=self._watch, name="heart", daemon=True).start()
+            beating = threading.Thread(target=self._watch, args=(ref(self), self._every_s), name="heart", daemon=True)
+            beating.start()
         if self._most is None and now() - self._left > self._every_s:
             self._beat()
 
@@ -50,13 +52,19 @@ class Heartbeat:
             self._entered += 1
             self._left = now()
 
-    def _watch(self) -> None:
+    @staticmethod
+    def _watch(watched: ReferenceType[Heartbeat], every_s: float) -> None:
+        """Beat until the heartbeat is collected. A strong reference here would keep it, and the rank that it beats for."""
         rest, before, beats = threading.Event(), 0, 0
-        while not rest.wait(self._every_s):
-            beats = beats + 1 if self._entered == before else 0
-            if self._entered % 2 and 0 < beats <= (self._most or beats):
+        while not rest.wait(every_s):
+            heart = watched()
+            if heart is None:
+                return
+            beats = beats + 1 if heart._entered == before else 0
+            if heart._entered % 2 and 0 < beats <= (heart._most or beats):
                 try:
-                    self._beat()
+                    heart._beat()
                 except Exception:  # the parent has ended; the rank will notice it
                     return
-            before = self._entered
+            before = heart._entered
+            del heart

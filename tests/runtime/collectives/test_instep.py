@@ -180,3 +180,15 @@ def test_what_has_collectives_in_it_has_signs_of_life_all_the_time() -> None:
     with heart:
         pass
     assert heart._entered == 4
+
+
+def test_no_thread_beats_for_a_rank_that_is_gone() -> None:
+    """The thread kept the rank, with its model: a process that trains one after another grew by all of them."""
+    others = set(threading.enumerate())
+    heart = Heartbeat(0.01, lambda: None)
+    with heart:
+        pass
+    (beating,) = set(threading.enumerate()) - others
+    del heart
+    beating.join(10.0)
+    assert not beating.is_alive()
