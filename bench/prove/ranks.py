@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import torch
@@ -62,6 +63,8 @@ def train(entries: Sequence[ProofEntry], folder: Path, preload: tuple[str, ...] 
     finally:
         for process in ranks:
             process.kill() if process.pid is not None else None
+        for number in range(len(entries)):
+            rmtree(_scratch(folder, number), ignore_errors=True)
 
 
 def _scratch(folder: Path, number: int) -> Path:
