@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -32,15 +33,18 @@ from bench.config.flags import read
 from bench.config.hydra_errors import beyond, complain, nameless, names_several, nowhere
 from bench.config.objective import CHOOSING, direction
 from bench.config.overrides import in_our_words, of_all, readable
-from bench.config.point_task import PointJob, PointTask
+from bench.config.point_task import LostPoint, PointJob, PointTask
 from bench.config.sweep_points import empty
 from bench.config.user_parts import enrolled
 from ddp.process.scratch import scratch
 
 SCRATCH = "BENCH_SCRATCH"
 """Environment variable with the folder that Hydra and its plug-ins write to; conf/config.yaml reads it."""
-
-
+WORKER_KILLED = (
+    "a process of the launcher was killed, as when memory is used up, and its runs have no result: run the command again, "
+    "perhaps with fewer at a time"
+)
+"""What is said of a sweep whose launcher lost a process."""
 SEARCH = "optimization_results.yaml"
 """File in which Hydra's searching sweepers write their result."""
 
@@ -87,12 +91,22 @@ def compose(
             if not task.jobs and not (options.cfg or options.info or options.shell_completion):
                 none = "nothing to run: all of the sweep is left out"
                 raise UsageError(none if task.others else _emptiness(overrides, options.config_dir))
+        except RuntimeError as error:
+            if not _killed_worker(error):
+                raise
+            task.collect()
+            task.note(LostPoint("sweep", WORKER_KILLED))
         except OverflowError as error:
             raise UsageError(f"a number is too large: {error}") from error
         except (HydraException, OmegaConfBaseException) as error:
             raise UsageError(complain(_beneath(error, overrides, options.config_dir), verbs)) from error
         results = folder / SEARCH
         return dict(yaml.safe_load(results.read_text(encoding="utf-8"))) if results.is_file() else None
+
+
+def _killed_worker(error: Exception) -> bool:
+    """Return whether a launcher (joblib; submitit) tells that one of its processes ended without a result."""
+    return isinstance(error, BrokenExecutor) or type(error).__name__ == "UncompletedJobError"
 
 
 def _to_plan(overrides: tuple[str, ...]) -> list[str]:

@@ -40,14 +40,14 @@ def of_all(override: str) -> bool:
 
 
 def readable(override: str) -> str:
-    """Return an override with its value in quotes if Hydra would refuse the value and it can only be text; else
-    unchanged.
+    """Return an override with its value in quotes if Hydra would refuse the value and it can only be text, or would read
+    a path as a number; else unchanged.
 
     Raise UsageError for a path that could also be a list of paths."""
     key, _, value = override.partition("=")
     path = key.lstrip("+") in PATHS
     home = path and value.startswith("~")
-    if not value or value[0] in "'\"" or (_reads(override) and not home):
+    if not value or value[0] in "'\"" or (_reads(override) and not home and not (path and _reads_number(override))):
         return override
     text = os.path.expanduser(value) if home else value
     if not reads(key, text) or (not path and set(value) & set(",[](){}")):
@@ -68,16 +68,16 @@ def quoted(text: str) -> str:
 
 def setting(key: str, value: Any) -> str:
     """Return `key=value` as a word for the shell, from which Hydra reads exactly this value."""
-    return shlex.quote(f"{key}={_spelt(value)}")
+    return shlex.quote(f"{key}={spelt(value)}")
 
 
-def _spelt(value: Any) -> str:
+def spelt(value: Any) -> str:
     """Return a value in Hydra's syntax: quotes text that Hydra would interpret, and keeps all digits of numbers."""
     if isinstance(value, str):
         plain = _PLAIN.fullmatch(value) and value.lower() not in _MEANT_OTHERWISE
         return value if plain else quoted(_REFERENCE.sub(r"\1\1\\${", value))
     if isinstance(value, list | tuple):
-        return f"[{','.join(map(_spelt, value))}]"
+        return f"[{','.join(map(spelt, value))}]"
     if isinstance(value, float):
         short = f"{value:g}"
         return short if float(short) == value else repr(value)
@@ -100,11 +100,38 @@ def reads(key: str, text: str) -> bool:
 
 
 def _reads(override: str) -> bool:
-    from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
     try:
-        OverridesParser.create().parse_override(override)
+        _parsed(override)
     except HydraException:
         return False
     return True
+
+
+def _reads_number(override: str) -> bool:
+    """Return whether Hydra reads the value as a number or a truth value: 2026_11_29 as 20261129."""
+    return isinstance(_parsed(override).value(), int | float)
+
+
+def texts(override: str) -> list[str]:
+    """Return the texts that an override chooses, one or several, without their quotes. Commas within quotes separate
+    nothing."""
+    from hydra.core.override_parser.types import QuotedString
+    from hydra.errors import HydraException
+
+    value = override.partition("=")[2]
+    try:
+        parsed = _parsed(override) if set(value) & set("'\"") else None
+    except HydraException:
+        parsed = None
+    if parsed is None:
+        return [each.strip("'\" ") for each in value.split(",")]
+    known = parsed.sweep_iterator() if parsed.is_discrete_sweep() else [parsed.value()]
+    return [each.text if isinstance(each, QuotedString) else str(each) for each in known]
+
+
+def _parsed(override: str) -> Any:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    return OverridesParser.create().parse_override(override)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from bench.config.config import Config
+from bench.config.overrides import spelt, texts
 from bench.models import MODELS, own_model
 from bench.models.data import DATA, own_data
 from bench.models.setup import Setup
@@ -29,18 +30,16 @@ TASK = ("model", "data")
 def enrolled(word: str) -> str:
     """Return a word of a command line. If it chooses models by files or modules, register these and put their names in
     place of them. Raise ValueError."""
-    key, equals, value = word.partition("=")
-    models = [each.strip("'\" ") for each in value.split(",")]
-    if key != "model" or not any(map(user_code.is_source, models)):
-        return word
-    return key + equals + ",".join(map(own_model, models))
+    key, equals, _ = word.partition("=")
+    models = texts(word) if key == "model" else []
+    return key + equals + ",".join(map(own_model, models)) if any(map(user_code.is_source, models)) else word
 
 
 def in_new_process(word: str) -> str:
     """Return a word for a process in which no model is registered: a model from a file is again named by its file."""
     key, _, name = str(word).partition("=")
     by_file = key == "model" and "." not in name and name in MODELS and user_code.is_file(MODELS[name])
-    return f"{key}={MODELS[name]}" if by_file else str(word)
+    return f"{key}={spelt(MODELS[name])}" if by_file else str(word)
 
 
 def settled(config: Config) -> Config:

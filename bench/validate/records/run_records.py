@@ -106,15 +106,16 @@ class Records:
 
     def measured(self) -> Records:
         """Return the records since the last resumption, of the kinds that are compared with measurements."""
+        # The checkpoint that the run resumed from is one of the records of before, and the last of these: at that instant.
         began = self.resumed[-1].at if self.resumed else -inf
         return replace(
             self,
-            ready=[event for event in self.ready if event.at >= began],
-            progress=[event for event in self.progress if event.at >= began],
-            evaluated=[event for event in self.evaluated if event.at >= began],
-            averaged=[event for event in self.averaged if event.at >= began],
-            saved=[event for event in self.saved if event.at >= began],
-            closed=[event for event in self.closed if event.at >= began],
+            ready=[event for event in self.ready if event.at > began],
+            progress=[event for event in self.progress if event.at > began],
+            evaluated=[event for event in self.evaluated if event.at > began],
+            averaged=[event for event in self.averaged if event.at > began],
+            saved=[event for event in self.saved if event.at > began],
+            closed=[event for event in self.closed if event.at > began],
         )
 
     def measure_anew(self) -> None:

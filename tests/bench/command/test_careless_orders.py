@@ -21,7 +21,7 @@ from bench.command.printed.summary import Summary
 from bench.command.sweeps import ray_sweep
 from bench.command.verbs import join_command, rerun
 from bench.command.verbs.explain_command import records_in
-from bench.config import user_parts
+from bench.config import overrides, user_parts
 from bench.config.config import ClusterConfig
 from bench.faults import played
 from bench.results.runfolder import EVENTS, LOG, find_runs
@@ -157,6 +157,14 @@ def test_models_by_files_may_be_in_quotes(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(user_parts, "own_model", lambda word: word.removesuffix(".py"))
     assert user_parts.enrolled("model='a.py','b.py'") == "model=a,b"
     assert user_parts.enrolled("model='mlp'") == "model='mlp'"
+    assert user_parts.enrolled("model='a,b.py',c.py") == "model=a,b,c", "a comma in quotes separates nothing"
+
+
+def test_a_process_of_a_launcher_with_a_strange_path_is_given_it_in_quotes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(user_parts, "MODELS", {"touch": "/co,mma d/touch.py"})
+    word = user_parts.in_new_process("model=touch")
+    assert word == "model='/co,mma d/touch.py'"
+    assert overrides.texts(word) == ["/co,mma d/touch.py"]
 
 
 def test_what_is_no_run_is_called_so(tmp_path: Path) -> None:

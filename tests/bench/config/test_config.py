@@ -149,6 +149,10 @@ def test_known_keys_are_what_can_be_said():
         ("output=/tmp/a b/x", "output=/tmp/a b/x"),
         ("output=it's", r"output='it\'s'"),
         ("output=/tmp/[x](1)", "output='/tmp/[x](1)'"),
+        ("output=2026_11_29", "output='2026_11_29'"),  # else 20261129
+        ("data.path=1e5", "data.path='1e5'"),
+        ("output=true", "output='true'"),
+        ("resume=null", "resume=null"),
         ("output=a,b", "output=a,b"),  # several, of a sweep
         ("seed=range(0,x;)", "seed=range(0,x;)"),  # what it was to be is not known
         ("cluster.speeds=[1", "cluster.speeds=[1"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from bench.base.usage import UsageError
 from bench.command.verbs import plan_command
-from bench.config.compose import compose, settings_of
+from bench.config.compose import WORKER_KILLED, compose, settings_of
+from bench.config.point_task import LostPoint, PointTask
 from bench.results.planned import planned
 from bench.results.runfolder import find_runs, read_object
 from ddp.engine import ENGINES
@@ -170,3 +173,22 @@ def test_a_setting_that_no_cell_has_is_a_mistake(
 ) -> None:
     assert quiet(*words, "model=mlp", "policy.anchor=20") == 2
     assert "policy.anchor is no setting of the chosen policy" in capsys.readouterr().err
+
+
+def test_a_launcher_that_lost_a_process_is_no_defect_of_the_harness(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results of the others were dropped, and a traceback asked to report it."""
+    words = ["-m", "model=mlp", "mode=solo", "seed=0,1", "hydra/launcher=joblib"]
+    lost = type("UncompletedJobError", (RuntimeError,), {})
+    errors = iter([BrokenProcessPool("a worker was killed"), lost("no output"), RuntimeError("a defect")])
+
+    def start(task: PointTask, words: list[str]) -> None:
+        (task.folder / "1.result").write_bytes(pickle.dumps("of another process"))
+        raise next(errors)
+
+    monkeypatch.setattr("bench.config.compose._start", start)
+    for _ in range(2):
+        told: list[object] = []
+        compose(words, (), lambda composed: None, told.append, told.append)
+        assert told == ["of another process", LostPoint("sweep", WORKER_KILLED)]
+    with pytest.raises(RuntimeError, match="a defect"):
+        compose(words, (), lambda composed: None, lambda line: None)

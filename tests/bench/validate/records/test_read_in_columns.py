@@ -12,7 +12,7 @@ from bench.results.recompute import plain
 from bench.results.runfolder import EVENTS
 from bench.validate.records.reading import Reading, _read
 from bench.validate.records.run_records import BETWEEN_STEPS
-from ddp.core.messages.events import Resumed, Slice
+from ddp.core.messages.events import Resumed, Saved, Slice
 from ddp.core.messages.run_bounds import RunEnd, RunHeader
 from ddp.process.codec import Record, encode
 from tests.bench.streams import LAUNCHED, make_records, make_spec
@@ -56,6 +56,19 @@ def test_what_was_measured_before_a_run_was_gone_on_with_is_forgotten(tmp_path: 
     known = read(tmp_path, [HEADER, *RECORDS[:half], Resumed(LATEST, 1, 1, 64, "elsewhere"), STRAY, END]).records
     assert known.slices == {(0, "wait"): 1}
     assert known.rests == {0: [(LATEST, LATEST + 0.25)]}
+
+
+def test_the_checkpoint_that_a_run_resumed_from_is_measured_with_what_came_before(tmp_path: Path) -> None:
+    """It is recorded at the instant of the resumption, and its timing is not among those since: the run failed."""
+    records: list[Record] = [
+        Saved(LATEST, 0, 1, ()),
+        Resumed(LATEST, 1, 1, 64, "elsewhere"),
+        Saved(LATEST + 0.5, 0, 2, ()),
+        END,
+    ]
+    known = read(tmp_path, [HEADER, *RECORDS, *records]).records
+    assert [event.index for event in known.saved] == [1, 2]
+    assert [event.index for event in known.measured().saved] == [2]
 
 
 @pytest.mark.parametrize(
