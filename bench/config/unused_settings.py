@@ -48,6 +48,8 @@ def _meaningless(config: Config) -> Iterator[tuple[str, str]]:
         yield from (("averaging.wire", "it has no collectives"), ("cluster.transport", "it has no collectives"))
     if not engine_of(config.engine.name).virtual:
         yield "virtual", "its time is real"
+    elif config.world_size == 1:
+        yield "virtual", "one rank trains in real time"
     if engine_of(config.engine.name).in_place:
         yield "cluster.transport", "it has no collectives"
         for key in ("cluster.deadline_s", "cluster.tolerate_loss"):

@@ -23,7 +23,8 @@ from ddp.core.coordinator import Coordinator
 from ddp.core.messages.commands import CoordinatorCheckpoint, Publish
 from ddp.core.messages.events import Saved
 from ddp.core.policies import EVERY_STEP, POLICIES, Policy, meets_every_step
-from ddp.core.settings.checkpoints import Checkpointing
+from ddp.core.settings.checkpoints import LONGEST_S, Checkpointing
+from ddp.core.settings.checkpoints import MOST as RAREST
 from ddp.core.settings.world import World
 from ddp.sim import Costs, Simulation
 
@@ -115,7 +116,8 @@ def replay(
     lengths = {field.name: costs.window for field in fields(cast(Any, POLICIES[name])) if field.name in LENGTHS}
     policy = POLICIES[name](**lengths)
     unit = costs.step_s if in_step else costs.step_s * costs.window
-    every = max(round(interval_s / unit), 1)
+    interval_s = min(interval_s, LONGEST_S)
+    every = min(max(round(interval_s / unit), 1), RAREST)
     saves, checkpoint_s = Checkpointing(every, "averages", 0.0), every * unit
     if not in_step and "anchor" not in lengths:  # windows grow: if they were counted, it would save ever less often
         saves, checkpoint_s = Checkpointing(1, "averages", interval_s), max(interval_s, unit)

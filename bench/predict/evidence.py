@@ -10,15 +10,21 @@ from statistics import fmean
 from typing import Any
 
 from bench.predict.calibration import Calibration
-from bench.predict.play import NOMINAL, Assumption, PlayedCell, PredictedCell, play
-from bench.predict.spec import policy_settings, predicted_spec, records_of
+from bench.predict.play import NOMINAL, Assumption, PlayedCell, PredictedCell, play, step_s_of
+from bench.predict.spec import PER_RANK, policy_settings, predicted_spec, records_of
 from bench.results.analysis.stream import sort
 from bench.results.analysis.training import samples_per_s, train_seconds
 from bench.results.analyze import analyze
+from bench.results.runfolder import flat
 from bench.results.schema import Metrics
 
 PLAYS = 3
 """Plays of a run's own cell."""
+SHARED = ("depth", "recipe", "train", "training", "data", "code")
+"""Keys of a configuration in which runs must agree to be predicted from together; with one policy also `OF_POLICY`."""
+OF_POLICY = ("policy", "averaging")
+FREE = ("dir", "source", *PER_RANK)
+"""Settings below these keys that may differ: where a task lies, and what has an entry for each rank."""
 
 
 def own_cell(calibration: Calibration) -> PredictedCell:
@@ -102,14 +108,39 @@ def grouped(runs: Sequence[CalibratedRun]) -> list[CalibratedCell]:
     return [CalibratedCell(tuple(group)) for group in groups.values()]
 
 
+def apart(run: CalibratedRun, other: CalibratedRun) -> tuple[str, str, str] | None:
+    """Return (name, value, other's value) of the first setting for which runs cannot be predicted from together; None:
+    they differ at most in seed, policy, ranks, links and speeds."""
+    same = run.calibration.spec.policy == other.calibration.spec.policy
+    mine, theirs = (_settings(each.calibration, SHARED + OF_POLICY * same) for each in (run, other))
+    names = dict.fromkeys([*mine, *theirs])
+    rows = ((name, mine.get(name, "null"), theirs.get(name, "null")) for name in names)
+    return next((row for row in rows if row[1] != row[2]), None)
+
+
+def _settings(calibration: Calibration, keys: Sequence[str]) -> dict[str, str]:
+    spec = calibration.spec
+    fixed = {"model": spec.model, "backend": str(spec.backend), "device": calibration.device.partition(":")[0]}
+    given = {key: spec.config[key] for key in keys if key in spec.config}
+    own = {name: text for name, text in flat(given) if name.rpartition(".")[2] not in FREE}
+    return fixed | own | {"cluster.step_s": f"{step_s_of(calibration):g}"}
+
+
+def shows_error(other: CalibratedCell, source: CalibratedCell) -> bool:
+    """Return whether the runs of `other` show the error of predictions from `source`: they have other numbers of
+    ranks."""
+    there, own = other.calibration, source.calibration
+    same = there.spec.policy == own.spec.policy and there.spec.model == own.spec.model
+    return same and there.ranks != own.ranks and there.links == own.links
+
+
 def off_by(source: CalibratedCell, others: Sequence[CalibratedCell], cores: int | None) -> tuple[float, bool]:
     """Return (relative error of predictions from `source` per doubling of ranks, whether runs with other numbers of
     ranks show it). Without such runs it is the error on the cell itself."""
     own, errors = source.calibration, [abs(source.error(cores))]
     for other in others:
-        there = other.calibration
-        same = there.spec.policy == own.spec.policy and there.spec.model == own.spec.model
-        if same and there.ranks != own.ranks and there.links == own.links:
+        if shows_error(other, source):
+            there = other.calibration
             cell = replace(own_cell(there), cores=cores)
             guess = fmean(rate_of(cell, run.calibration, 0) * run.scale(cores) for run in source.runs)
             error = abs(math.log(guess / fmean(other.rates)))

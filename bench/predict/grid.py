@@ -10,9 +10,10 @@ from typing import Any, cast
 from bench.predict.calibration import Calibration
 from bench.predict.evidence import CalibratedCell, own_cell
 from bench.predict.play import PredictedCell, speeds_of, step_s_of
+from bench.predict.spec import PER_RANK
 from ddp.core.network.links import Links
 from ddp.core.policies import POLICIES, meets_every_step
-from ddp.settings import make_policy
+from ddp.settings import check_policy, make_policy
 
 MOST_HEALED = 4
 """Most slow ranks that are healed one at a time, the slowest first."""
@@ -28,14 +29,19 @@ def grid(
     **changes: Any,
 ) -> Iterator[tuple[PredictedCell, CalibratedCell]]:
     """Yield (cell, runs to predict it from). `changes`: fields of every cell. Without `policies`, the policy of the
-    first run."""
+    first run. Settings with an entry for each rank do not go over to another number of ranks. Raises ValueError if the
+    policy cannot do with so many ranks."""
     for policy in policies or (str(sources[0].calibration.spec.policy),):
         for link in links:
             for size in ranks:
                 source = calibrated_for(policy, size, sources)
                 own = own_cell(source.calibration)
-                settings = own.settings if policy == own.policy else ()
-                yield replace(own, ranks=size, links=link, policy=policy, settings=settings, **changes), source
+                settings = dict(own.settings) if policy == own.policy else {}
+                if size != own.ranks:
+                    settings |= dict.fromkeys(settings.keys() & PER_RANK)
+                check_policy(make_policy(policy, settings), size)
+                about = {"ranks": size, "links": link, "policy": policy, "settings": tuple(settings.items())}
+                yield replace(own, **about | changes), source
 
 
 def calibrated_for(policy: str, ranks: int, sources: Sequence[CalibratedCell]) -> CalibratedCell:
@@ -75,9 +81,9 @@ def what_if(cell: PredictedCell, calibration: Calibration) -> Iterator[tuple[str
     step_s = step_s_of(calibration)
     own = [step_s or calibration.steps[rank % calibration.ranks].mean() for rank in range(cell.ranks)]
     pace = [own[rank] / speeds[rank] for rank in range(cell.ranks)]
-    slow = [rank for rank in range(cell.ranks) if pace[rank] > 1.05 * min(pace)]
+    slow = [rank for rank in range(cell.ranks) if pace[rank] > 1.05 * min(pace) and rank not in cell.healed]
     for rank in sorted(slow, key=lambda rank: -pace[rank])[:MOST_HEALED]:
-        yield f"rank {rank} healed", replace(cell, healed=rank)
+        yield f"rank {rank} healed", replace(cell, healed=(*cell.healed, rank))
     if cell.links is not None:
         yield "twice the bandwidth", replace(cell, links=faster(cell.links, 2.0))
     for policy in POLICIES:

@@ -12,7 +12,7 @@ import numpy as np
 
 from bench.predict.calibration import Calibration
 from bench.predict.dated import DatedSimulation
-from bench.predict.steptimes import LENGTH, WARM, asleep, mean_of, resampled, slow_part
+from bench.predict.steptimes import LENGTH, WARM, asleep, mean_of, resampled, scaled_draws, slow_part
 from bench.predict.traces import TracedSteps
 from ddp.backends import world_of
 from ddp.core.messages.events import Averaged, Progress, Ready, Slice
@@ -45,8 +45,8 @@ class PredictedCell:
     """Settings of the policy that differ from its defaults."""
     speeds: tuple[float, ...] = ()
     """By rank; further ranks repeat them. Empty: as calibrated."""
-    healed: int | None = None
-    """A rank that gets the speed of the fastest one."""
+    healed: tuple[int, ...] = ()
+    """Ranks that get the speed of the fastest one."""
     steps: StepDistribution | TracedSteps | None = None
     """Source of step times; None: the measured ones."""
     cores: int | None = None
@@ -111,9 +111,7 @@ def speeds_of(cell: PredictedCell, calibration: Calibration) -> tuple[float, ...
     """Return the speed of each rank of a cell; (): no speed is emulated."""
     given = cell.speeds or calibration.spec.speeds
     speeds = tuple(given[rank % len(given)] for rank in range(cell.ranks)) if given else ()
-    if speeds and cell.healed is not None:
-        speeds = (*speeds[: cell.healed], max(speeds), *speeds[cell.healed + 1 :])
-    return speeds
+    return tuple(max(speeds) if rank in cell.healed else speed for rank, speed in enumerate(speeds))
 
 
 def step_s_of(calibration: Calibration) -> float:
@@ -285,10 +283,13 @@ def _series(
     speeds, step_s = speeds_of(cell, calibration), step_s_of(calibration)
     fastest = min(range(calibration.ranks), key=lambda rank: calibration.steps[rank].mean())
     rows, sleeps, first = Series(), Series(), list[float]()
-    for rank in range(cell.ranks):
-        source = fastest if rank == cell.healed else rank % calibration.ranks
+    factors = [np.ones(1)] * cell.ranks
+    if cell.steps is not None:
+        steps = samples_of(cell, calibration) * calibration.spec.epochs / calibration.spec.batch_size
+        factors = scaled_draws(cell.steps.draw, cell.ranks, math.ceil(steps / cell.ranks), dice)
+    for rank, relative in enumerate(factors):
+        source = fastest if rank in cell.healed else rank % calibration.ranks
         own = calibration.steps[source]
-        relative = np.ones(1) if cell.steps is None else cell.steps.draw(LENGTH, dice, rank)
         drawn = resampled(own, LENGTH, dice) if cell.steps is None else mean_of(calibration.steps) * relative
         drawn = drawn * slow_part(own) if cold else drawn
         beside = calibration.gaps_s[source] - min(calibration.gaps_s)

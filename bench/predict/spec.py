@@ -16,6 +16,8 @@ from ddp.process.codec import Record
 
 FAR = 4
 """Ratio of ranks to calibrated ranks from which a prediction is far away."""
+PER_RANK = ("speed_hint", "partition_ratios")
+"""Settings of policies with an entry for each rank."""
 
 
 def predicted_spec(cell: PredictedCell, calibration: Calibration) -> RunSpec:
@@ -71,13 +73,15 @@ def policy_settings(spec: RunSpec) -> dict[str, Any]:
 def otherwise(cell: PredictedCell, calibration: Calibration) -> list[str]:
     """Return, as text, in what the cell differs from the run besides the number of ranks."""
     spec = calibration.spec
-    speeds, as_run = speeds_of(cell, calibration), speeds_of(replace(cell, speeds=(), healed=None), calibration)
+    speeds, as_run = speeds_of(cell, calibration), speeds_of(replace(cell, speeds=(), healed=()), calibration)
     slowest = min(spec.speeds, default=1.0)
     slower = min(speeds, default=1.0) < slowest
+    before, now = policy_settings(spec), dict(cell.settings)
+    changed = [name for name in before | now if before.get(name) != now.get(name)]
     lines = {
         "other links: by the cost model": other_links(cell, calibration),
         f"policy {cell.policy}: what averages cost is that of {spec.policy}": cell.policy != spec.policy,
-        "other settings of the policy": cell.policy == spec.policy and dict(cell.settings) != policy_settings(spec),
+        f"other settings of the policy: {', '.join(changed)}": cell.policy == spec.policy and bool(changed),
         _drawn(cell, step_s_of(calibration)): cell.steps is not None,
         f"slower ranks than the calibrated {slowest:g}" if slower else "other speeds": speeds != as_run,
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,6 +60,16 @@ def resampled(series: Floats, length: int, dice: np.random.Generator) -> Floats:
     first = dice.integers(0, series.size - size + 1, -(-length // size))
     places = (first[:, None] + np.arange(size)).ravel()[:length]
     return np.asarray(series[places], np.float64)
+
+
+def scaled_draws(
+    draw: Callable[[int, np.random.Generator, int], Floats], ranks: int, count: int, dice: np.random.Generator
+) -> list[Floats]:
+    """Return, by rank, `count` relative step times (at most `LENGTH`) repeated to `LENGTH`; their mean over all ranks is
+    1, as the draws of a heavy tail are mostly below its mean."""
+    drawn = [draw(min(count, LENGTH), dice, rank) for rank in range(ranks)]
+    mean = mean_of(drawn) or 1.0
+    return [np.resize(each / mean, LENGTH) for each in drawn]
 
 
 def asleep(series: Floats, speed: float, step_s: float | Floats = 0.0) -> Floats:

@@ -34,16 +34,16 @@ def read_pipeline(path: Path) -> PipelineTrace:
 
 def pipeline_of(table: Any, path: Path) -> PipelineTrace:
     """Return the trace in a table with `COLUMNS`; `path`: its name in errors. Raises ValueError."""
+    _check(table, path)
+    table = table.assign(optype=table.optype.astype(str))
     if table.duplicated([name for name in COLUMNS if name not in ("start_ts", "duration", "rank")]).any():
         raise ValueError(f"{path}: it has an operation twice")
     if set(table.dp_rank) != set(range(table.dp_rank.nunique())):
         raise ValueError(f"{path}: dp_rank must be numbered from 0 up")
     if "mc" in table and table.mc.max() > 0:
         raise ValueError(f"{path}: virtual pipeline stages are not known here")
-    table = table.assign(optype=table.optype.astype(str)).sort_values(["step", "dp_rank"])
+    table = table.sort_values(["step", "dp_rank"])
     steps, width = table.step.nunique(), table.dp_rank.nunique()
-    if any(table[name].dtype.kind not in "iuf" for name in ("start_ts", "duration")):
-        raise ValueError(f"{path}: start_ts and duration must be numbers")
     began = table.groupby("step").start_ts.transform("min")
     table = table.assign(start_ts=(table.start_ts - began).astype(float), duration=table.duration.astype(float))
     if not np.isfinite(table[["start_ts", "duration"]].to_numpy()).all() or not table.duration.max() > 0:
@@ -73,9 +73,19 @@ def _table(path: Path) -> Any:
         raise ValueError(f"{path}: Parquet is read by pyarrow: pip install pyarrow") from None
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: {str(error).splitlines()[0]}") from None
+    return table
+
+
+def _check(table: Any, path: Path) -> None:
+    """Raise ValueError unless a table has `COLUMNS`, of finite numbers except for the kind of an operation."""
     if missing := [name for name in COLUMNS if name not in table]:
         raise ValueError(f"{path}: it has no column {missing[0]}")
-    return table
+    for name in (*COLUMNS, "mc"):
+        if name in table and name != "optype":
+            if table[name].dtype.kind not in "iuf":
+                raise ValueError(f"{path}: {name} must be numbers")
+            if table[name].isna().any() or not np.isfinite(table[name].to_numpy(np.float64)).all():
+                raise ValueError(f"{path}: {name} must be finite")
 
 
 @dataclass(frozen=True)
@@ -94,7 +104,7 @@ class TracedSteps:
 def traced(path: Path) -> TracedSteps:
     """Return the step times in a trace: `.parquet`, or `.json` and `.json.gz` of Chrome or Kineto. Raises
     ValueError."""
-    series = _of_parquet(path) if path.suffix == ".parquet" else _of_chrome(path)
+    series = steps_of(_table(path), path) if path.suffix == ".parquet" else _of_chrome(path)
     series = [each for each in series if each.size >= LEAST]
     if not series:
         raise ValueError(f"{path}: no rank has {LEAST} steps in it; torch.profiler marks steps if it has a schedule")
@@ -103,9 +113,9 @@ def traced(path: Path) -> TracedSteps:
     return TracedSteps(path.name, tuple(series))
 
 
-def _of_parquet(path: Path) -> list[Floats]:
-    """Return, by data-parallel rank, the seconds of computing in each step of its slowest stage."""
-    table = _table(path)
+def steps_of(table: Any, path: Path) -> list[Floats]:
+    """Return, by data-parallel rank, the seconds of computing in each step of its slowest stage. Raises ValueError."""
+    _check(table, path)
     passes = table[table.optype.astype(str).isin([FORWARD, BACKWARD])]
     each = passes.groupby(["dp_rank", "step", "stage"], observed=True).duration.sum()
     slowest = each.groupby(level=["dp_rank", "step"]).max()

@@ -43,6 +43,14 @@ def test_restart_is_as_closed_forms_say() -> None:
     assert (saving / lost) ** 0.5 == pytest.approx(best, rel=WITHIN)
 
 
+@pytest.mark.parametrize("words", ["--hours 1", "--hours 0.001 --step 0.001 --wire 0"])
+def test_checkpoints_as_rare_as_can_be_are_none(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It was a traceback: more steps or seconds between two than a run can ask for."""
+    rare = ["--ranks", "4", "--checkpoint", "1e9", "--policies", "restart,cadence,qsr"]
+    assert dispatch(["goodput", *words.split(), *rare]) in (Exit.OK, Exit.INCONCLUSIVE)
+    assert "| qsr |" in capsys.readouterr().out
+
+
 def test_what_is_lost_by_each_way() -> None:
     """A failure throws away a restart's training since its checkpoint, a step of all ranks, or a window of one rank."""
     costs = ReplayCosts(4, 2.0, jitter=0.0, save_s=1.0)

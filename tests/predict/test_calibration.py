@@ -35,7 +35,7 @@ def test_what_lies_outside_is_said() -> None:
 def test_other_speeds_settings_and_far_fewer_ranks_are_said_and_widen_the_interval() -> None:
     own = calibration((0.01, 0.03, 0.01, 0.03, 0.01, 0.03, 0.01, 0.03), mode="nccl_cadence")
     source, cell = repeated(own, 0.0, 0.1), own_cell(own)
-    changes = {"speeds": (1.0, 0.9), "settings": (("anchor", 3),), "healed": 1, "ranks": 2}
+    changes = {"speeds": (1.0, 0.9), "settings": (("anchor", 3),), "healed": (1,), "ranks": 2}
     slowed = calibration((0.01, 0.03), mode="nccl_cadence", speeds=(1.0, 0.5))
     for name, value in changes.items():
         base, of = (own_cell(slowed), repeated(slowed, 0.0, 0.1)) if name == "healed" else (cell, source)

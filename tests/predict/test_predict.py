@@ -183,7 +183,7 @@ def test_speeds_are_tiled_and_cells_come_from_the_run_of_their_policy() -> None:
     cells = list(grid(sources, [2, 3], [None], ["sync", "cadence"], speeds=(1.0, 0.5)))
     assert [source is sources[1] for _, source in cells] == [False, False, True, True]
     assert speeds_of(cells[1][0], sync) == (1.0, 0.5, 1.0)
-    assert speeds_of(replace(cells[1][0], healed=1), sync) == (1.0, 1.0, 1.0)
+    assert speeds_of(replace(cells[1][0], healed=(1,)), sync) == (1.0, 1.0, 1.0)
     windows = dict(anchored(cells[2][0], 7).settings)
     assert [windows[name] for name in ("anchor", "min_anchor", "max_anchor")] == [7, 7, 7]
     with pytest.raises(ValueError, match="no anchor"):

@@ -13,6 +13,8 @@ import pytest
 from bench.base.exitcodes import Exit
 from bench.command.cli import dispatch
 from bench.predict.evidence import own_cell, rate_of
+from bench.predict.grid import what_if
+from bench.predict.play import costs_of, speeds_of
 from bench.predict.spec import otherwise
 from bench.predict.traces import TracedSteps
 from bench.results.runfolder import EVENTS
@@ -34,6 +36,24 @@ def test_drawn_steps_scatter_around_the_emulated_step() -> None:
     assert otherwise(replace(own_cell(held), steps=drawn), held) == [
         "step times scatter as drawn from a distribution, around the emulated 10 ms a step, by speed"
     ]
+
+
+@pytest.mark.parametrize("text", ["pareto:1.05", "lognormal:3", "onoff:1000:0.001", "exponential:0.5"])
+def test_drawn_steps_keep_the_mean_of_the_run(text: str) -> None:
+    """Draws of a heavy tail are mostly below its mean, so that a run was predicted at 1.5 times its speed."""
+    own = constant(calibration(), 0.01, 0.01)
+    for seed in range(3):
+        costs = costs_of(replace(own_cell(own), steps=distribution(text)), own, seed)
+        times = [costs.step_s(rank, step) for rank in range(2) for step in range(90)]
+        assert sum(times) == pytest.approx(2 * 90 * 0.01)
+
+
+def test_a_rank_that_is_healed_stays_so_in_variants() -> None:
+    """The next one was healed in its place."""
+    own = calibration((0.01,) * 3, speeds=(1.0, 0.5, 0.25))
+    variants = dict(what_if(replace(own_cell(own), healed=(1,)), own))
+    assert "rank 1 healed" not in variants
+    assert speeds_of(variants["rank 2 healed"], own) == (1.0, 1.0, 1.0)
 
 
 def test_of_a_trace_only_the_shape_counts_and_is_said() -> None:

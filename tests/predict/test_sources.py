@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,6 +38,64 @@ def test_a_run_given_twice_counts_once(tmp_path: Path, capsys: Said) -> None:
     said = capsys.readouterr().out
     assert [line.split(": ")[0] for line in said.splitlines()[:2]] == [f"left out {run}", f"left out {copy}"]
     assert "| unknown: one run |" in said
+
+
+def trained(tree: Path, ranks: int = 2, mode: str = "nccl_cadence", **changes: Any) -> Path:
+    """A run; `changes`: of its configuration, by group."""
+    own = calibration((0.01,) * ranks, mode=mode)
+    return run_of(replace(own, spec=replace(own.spec, config=own.spec.config | changes)), tree)
+
+
+@pytest.mark.parametrize(
+    ("changes", "mode", "said"),
+    [
+        ({"train": {"batch_size": 8}}, "nccl_sync", "train.batch_size=8, but {} has train.batch_size=16"),
+        ({"recipe": "full"}, "nccl_sync", "recipe=full"),
+        ({"cluster": {"speeds": [], "step_s": 0.5}}, "nccl_sync", "cluster.step_s=0.5, but {} has cluster.step_s=0"),
+        ({}, "cpu_async", "backend=cpu, but {} has backend=nccl"),
+        (
+            {"policy": {"name": "cadence", "anchor": 7}},
+            "nccl_cadence",
+            "policy.anchor=7, but {} has policy.anchor=null",
+        ),
+    ],
+)
+def test_runs_of_different_configurations_are_not_mixed(
+    changes: dict[str, Any], mode: str, said: str, tmp_path: Path, capsys: Said
+) -> None:
+    """One table had rows of both."""
+    alike = {"recipe": "quick", "train": {"batch_size": 16}}
+    first = trained(tmp_path / "a", **alike)
+    other = trained(tmp_path / "b", 3, mode, **alike | changes)
+    assert dispatch(["predict", str(first), str(other), "--ranks", "2,3", "--output", "none"]) == Exit.USAGE
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert f"{other}: {said.format(first)}" in error
+
+
+def test_a_run_that_nothing_is_predicted_from_is_said(tmp_path: Path, capsys: Said) -> None:
+    """It was shown as calibrated on. One with other ranks shows the error of predictions; data may lie elsewhere."""
+    runs = [trained(tmp_path / "a", data={"dir": "/a"}), trained(tmp_path / "b", 3, data={"dir": "/b"})]
+    sync = trained(tmp_path / "c", mode="nccl_sync")
+    words = [*map(str, [*runs, sync]), "--output", "none"]
+    assert dispatch(["predict", *words]) == Exit.OK
+    said = capsys.readouterr().out
+    assert [line for line in said.splitlines() if "left out" in line] == [
+        f"left out {sync}: no cell is predicted from it; the runs of a policy nearest in ranks count"
+    ]
+    assert said.count("calibrated on") == 2
+    assert dispatch(["predict", *words, "--policies", "all"]) == Exit.OK
+    assert "left out" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["partition_ratios", "speed_hint"])
+def test_settings_of_each_rank_are_of_their_number_alone(name: str, tmp_path: Path, capsys: Said) -> None:
+    """Another number of ranks was a traceback."""
+    run = trained(tmp_path, policy={"name": "cadence", name: [0.6, 0.4]})
+    assert dispatch(["predict", str(run), "--ranks", "2,4", "--output", "none"]) == Exit.OK
+    said = capsys.readouterr().out
+    assert said.count(f"other settings of the policy: {name}\n") == 1
+    assert "other settings of the policy" not in said.partition("×4")[0]
 
 
 @pytest.mark.parametrize("source", ["predicted", "virtual"])

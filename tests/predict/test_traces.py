@@ -16,7 +16,7 @@ from bench.command.verbs.explain_command import whatif_table
 from bench.command.verbs.predict_command import step_times
 from bench.predict import traces
 from bench.predict.pipeline_trace import whatif
-from bench.predict.traces import pipeline_of, read_pipeline, traced
+from bench.predict.traces import pipeline_of, read_pipeline, steps_of, traced
 from bench.predict.utilisation import UtilisationModel, fit
 from benchmarks.published_traces import diloco
 
@@ -104,6 +104,18 @@ def test_the_slow_worker_is_named_and_what_it_costs() -> None:
 def test_a_trace_that_cannot_be_played_is_refused(change: Any, error: str) -> None:
     with pytest.raises(ValueError, match=f"^job: .*{error}"):
         pipeline_of(change(job()), Path("job"))
+
+
+@pytest.mark.parametrize("name", ["dp_rank", "stage", "rank", "step", "seq_id", "start_ts", "duration", "mc"])
+@pytest.mark.parametrize("value", ["x", None, [1], np.inf, pd.NA, pd.Timestamp(0)])
+def test_a_column_that_is_not_of_numbers_is_named(name: str, value: Any) -> None:
+    """Most were tracebacks."""
+    table = job()
+    table[name] = table[name].astype("Float64" if value is pd.NA else float if value is np.inf else object)
+    table.at[0, name] = value
+    for read in (pipeline_of, steps_of):
+        with pytest.raises(ValueError, match=f"^job: {name} must be (numbers|finite)$"):
+            read(table, Path("job"))
 
 
 def test_parquet_is_read(tmp_path: Path) -> None:

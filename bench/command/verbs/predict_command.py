@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
+from itertools import combinations
 from pathlib import Path
 
 from bench.base.exitcodes import Exit
@@ -20,7 +21,7 @@ from bench.config.link_checks import links_for
 from bench.predict.calibration import Calibration, calibrated
 from bench.predict.cells import Prediction
 from bench.predict.cells import predict as predict_cell
-from bench.predict.evidence import CalibratedCell, CalibratedRun, distinct, grouped
+from bench.predict.evidence import CalibratedCell, CalibratedRun, apart, distinct, grouped, shows_error
 from bench.predict.folder import write_run
 from bench.predict.grid import anchored, calibrated_for, faster, grid, what_if
 from bench.predict.intervals import ENOUGH, LEVEL
@@ -73,18 +74,22 @@ def predict(options: argparse.Namespace) -> Exit:
     """Predict the cells and print the table. Raise UsageError."""
     with usage():
         given = [calibrated_run(path) for path in options.paths]
+        _check_together(options.paths, given)
         runs = distinct(given)
         sources = grouped(runs)
         cells = list(_cells(options, sources))
+    used = [each for each in sources if any(each is source or shows_error(each, source) for _, _, source in cells)]
     for path, run in zip(options.paths, given, strict=True):
-        if not any(run is kept for kept in runs):
+        if run not in runs:
             print(f"left out {path}: it is the run {run.calibration.spec.run_id} again, which was given before it")
+        elif not any(run in source.runs for source in used):
+            print(f"left out {path}: no cell is predicted from it; the runs of a policy nearest in ranks count")
     with no_collections():
-        for source in sources:
+        for source in used:
             print("\n".join(_about(source, options.cores)))
         predictions = []
         for title, cell, source in cells:
-            others = [each for each in sources if each is not source]
+            others = [each for each in used if each is not source]
             prediction, played = predict_cell(cell, source, title, others)
             predictions.append(prediction)
             if options.output != Path("none") and cell.ranks <= MOST_FOLDERS:
@@ -97,12 +102,21 @@ def predict(options: argparse.Namespace) -> Exit:
             calibrations = [
                 {"run": run.calibration.spec.run_id, "samples_per_s": run.rate, "error": run.error(options.cores)}
                 | {"steps": [asdict(shape) for shape in run.calibration.shapes]}
-                for source in sources
+                for source in used
                 for run in source.runs
             ]
             body = {"level": LEVEL, "calibrated": calibrations, "predictions": [asdict(each) for each in predictions]}
             write_json(options.json, body)
     return Exit.OK
+
+
+def _check_together(paths: Sequence[Path], runs: Sequence[CalibratedRun]) -> None:
+    """Raise ValueError if the runs are of different configurations, which one table would mix."""
+    for (first, earlier), (path, run) in combinations(zip(paths, runs, strict=True), 2):
+        if (difference := apart(run, earlier)) is not None:
+            name, value, before = difference
+            alike = "give runs that differ in seed, policy, ranks, links and speeds alone"
+            raise ValueError(f"{path}: {name}={value}, but {first} has {name}={before}; {alike}")
 
 
 def calibrated_run(folder: Path) -> CalibratedRun:
@@ -139,9 +153,10 @@ def _cells(
     steps = step_times(options.steps) if options.steps else None
     if options.heal is not None and not 0 <= options.heal < min(ranks):
         raise ValueError(f"--heal {options.heal}: ranks are 0 to {min(ranks) - 1}")
+    healed = () if options.heal is None else (options.heal,)
     if options.cores is not None and not 1 <= options.cores <= MOST_RANKS:
         raise ValueError(f"--cores {options.cores}: give a number from 1 to {MOST_RANKS}")
-    changes = {"speeds": speeds, "steps": steps, "healed": options.heal, "cores": options.cores}
+    changes = {"speeds": speeds, "steps": steps, "healed": healed, "cores": options.cores}
     for cell, source in grid(sources, ranks, links, policies, **changes):
         cell = cell if options.anchor is None else anchored(cell, options.anchor)
         yield "", cell, source

@@ -146,6 +146,10 @@ def test_a_plan_refuses_what_a_run_refuses(quiet: Bench, bench: Bench, verb: str
         ("mode=nccl_cadence policy.guard=none policy.divergence_threshold=1", "only policy.guard=level goes by it"),
         ("policy.no_divergence_guard=true policy.divergence_threshold=1", "only policy.guard=level goes by it"),
         ("policy.partition_ratios=[0.5,0.5] policy.speed_hint=[1,0.5]", "policy.partition_ratios fixes the parts"),
+        (
+            "mode=virtual_nccl_sync world_size=1 virtual.step_s=9",
+            "virtual.step_s has no effect in mode=virtual_nccl_sync",
+        ),
         ("loader.kind=resident loader.prefetch=3", "loader.kind=resident reads nothing ahead"),
         ("checkpoint.every=0 checkpoint.unit=averages", "checkpoint.every=0 makes no checkpoints"),
     ],
