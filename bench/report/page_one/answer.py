@@ -24,6 +24,7 @@ from bench.report.measures.timing import Timing
 from bench.report.page import Page
 from bench.results.cells import Cell
 from bench.validate import Verdict
+from bench.validate.verdicts.verdict import FAILED, Name
 from ddp.engine.modes import modes
 
 Kind = Literal["use", "one", "open", "nothing"]
@@ -33,7 +34,10 @@ Why = Literal[
     "", "no solo", "alone", "disturbed", "seeds", "spread", "baseline", "limited", "undecided", "failed", "missed"
 ]
 """Why there is no recommendation."""
-GRAVEST = ("FAIL", "REFUSED", "SUSPICIOUS", "XPASS", "VARIANCE_SHIFT", "EXPIRED", "INCONCLUSIVE", "NO_BASELINE")
+GRAVEST: tuple[Name, ...] = (
+    *("FAIL", "REFUSED", "SUSPICIOUS", "XPASS", "VARIANCE_SHIFT"),
+    *("EXPIRED", "XFAIL", "INCONCLUSIVE", "NO_BASELINE"),
+)
 """Verdicts that did not pass, the most serious first."""
 
 
@@ -205,7 +209,7 @@ def _limits(page: Page, rival: Rival, failing: dict[str, Verdict]) -> tuple[str,
         f"more ranks than the {cores} cores": cores is not None and cores < about.world_size,
         "one device of several ranks' speed": rival.solo is not None and rival.solo.about.emulated_speeds,
         "one device that is simulated": rival.solo is not None and rival.solo.about.source is not None,
-        "one device that did not pass itself": wrong is not None and wrong.name == "FAIL",
+        "one device that did not pass itself": wrong is not None and wrong.name in FAILED,
         "another machine than one device's": rival.solo is not None and rival.elsewhere,
     }
     return tuple(text for text, present in limits.items() if present)

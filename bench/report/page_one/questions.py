@@ -93,7 +93,7 @@ def as_good(best: Option) -> str:
         return f"Not judged: {'there is no baseline' if best.unjudged else plain(reason(best))}."
     metric = plain(best.cell.about.final.eval_metric)
     interval = f" ({span(best)})" if span(best) else ""
-    words = {"PASS": "Yes", "FAIL": "No", "INCONCLUSIVE": "Not shown yet"}
+    words = {"PASS": "Yes", "FAIL": "No", "XFAIL": "No", "INCONCLUSIVE": "Not shown yet"}
     verdict = words.get(best.quality.verdict or "", "Not decided")
     return f"{verdict}: {metric} {difference(best)}{interval}; {permitted(best)}."
 

@@ -24,6 +24,9 @@ Name = Literal[
     "XPASS",
 ]
 
+FAILED: tuple[Name, ...] = ("FAIL", "XFAIL")
+"""Verdicts of checks that failed, the latter as expected."""
+
 _COMMAND = re.compile(r"[:;]? (?:make one: )?python -m bench ")
 
 EXITS: dict[Name, Exit] = {
