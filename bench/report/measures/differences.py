@@ -76,11 +76,13 @@ def ratio(base: Sequence[float | None], values: Sequence[float | None]) -> MeanD
     return difference(positive[0], positive[1], True)
 
 
-def qualities(page: Page, cells: list[Cell]) -> list[Quality]:
+def qualities(page: Page, cells: list[Cell], own: bool = True) -> list[Quality]:
     """Return the quality of each cell of one workload but solo: the figures of its verdict, else the comparison with
-    the solo runs. Leaves out cells that have neither."""
+    the solo runs. Leaves out cells that have neither. `own`: whether the figures may be against the cell's own baseline,
+    which say nothing of one device."""
     solo = solo_of(cells)
-    verdicts = {v.cell: v for v in page.verdicts if v.check == "quality" and v.figures is not None}
+    known = [v for v in page.verdicts if v.check == "quality" and v.figures is not None and (own or not v.figures.own)]
+    verdicts = {v.cell: v for v in known}
     rows = [_quality(cell, verdicts.get(cell.name), solo) for cell in cells if cell is not solo]
     return [row for row in rows if row is not None]
 

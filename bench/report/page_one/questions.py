@@ -208,6 +208,8 @@ def left(cells: Sequence[Cell], each: Answer) -> str:
         texts.append("A baseline of one device, to judge quality by: `bench more` proposes one.")
     if best is not None and best.time is not None and each.why in ("seeds", "spread") and not best.disturbed:
         texts.append(f"Whether {plain(best.cell.label)} is sooner: {remedy(best, best.time, decide=True)}.")
+    if own := [option for option in options if option.own]:
+        texts.append(f"To compare {names(own, options)} with one device: `--baseline` without a baseline of its own.")
     if each.why == "no solo":
         texts.append("One device beside it, to compare times with: `mode=solo` trains it.")
     if each.why == "limited" and best is not None:

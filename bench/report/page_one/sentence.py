@@ -114,8 +114,7 @@ def undecided(each: Answer, best: Option) -> list[Option]:
     return [
         option
         for option in each.options
-        if option.failing is not None
-        and option.failing.name == "INCONCLUSIVE"
+        if option.undecided
         and option.sooner
         and option.time is not None
         and best.time is not None
@@ -145,7 +144,7 @@ def _limited(each: Answer, best: Option) -> str:
 
 
 def _undecided(each: Answer, best: Option) -> str:
-    open_ = [option for option in each.options if option.failing and option.failing.name == "INCONCLUSIVE"]
+    open_ = [option for option in each.options if option.undecided]
     are = "are" if len(open_) > 1 else "is"
     return f"whether {names(open_, each.options)} {are} as good as one device is not decided; more seeds can (`bench more`)"
 

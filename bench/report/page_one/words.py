@@ -244,6 +244,8 @@ def reason(option: Option) -> str:
     if wrong is not None:
         text = _quality_reason(option) if wrong.check == "quality" else ""
         text = text or f"{wrong.check}: {wrong.why}"
+    elif option.own:
+        text = "compared with a baseline of its own, not with one device's"
     elif option.time is None and option.cell.about.target.value is None:
         text = "no target is set"
     elif option.time is None and option.several_targets:

@@ -71,7 +71,7 @@ class LevelFigures(NamedTuple):
     seeds: int
     base_seeds: int
     own: bool
-    """True: compared with the cell's own baseline; False: with solo's."""
+    """True: compared with a baseline of its own mode; False: with solo's."""
 
 
 @dataclass(frozen=True)
