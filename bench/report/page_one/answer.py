@@ -1,12 +1,12 @@
 """The recommendation of a report for a workload: the way of training that reaches the target soonest with a quality as
 good as one device's. Pure.
 
-A cell is recommended on four conditions: every verdict passes, that on quality against one device, all its seeds reach the target, each rank has a real
-device of its own, and the 95 % interval of its time to the target over solo's lies below 1. Times come from runs that
-no other program disturbed; with fewer than two such runs, times are marked as unreliable. Of the cells whose times
-cannot be told apart from the quickest, those are left whose quality cannot be told apart from the best one; of these the
-plainest is recommended: first one whose ranks train in step, then the mode that `bench list` shows first. The others are
-named beside it. Verdicts are those of `bench validate`; nothing is judged here.
+A cell is recommended on four conditions: every verdict passes, that on quality against one device, all its seeds reach
+the target, each rank has a real device of its own, and the 95 % interval of its time to the target over solo's lies below
+1. Times come from runs that no other program disturbed; with fewer than two such runs, times are marked as unreliable. Of
+the cells whose times cannot be told apart from the quickest, those are left whose quality cannot be told apart from the
+best one; of these the plainest is recommended: first one whose ranks train in step, then the mode that `bench list` shows
+first. The others are named beside it. Verdicts are those of `bench validate`; nothing is judged here.
 """
 
 from __future__ import annotations

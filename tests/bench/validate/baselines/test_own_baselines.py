@@ -89,9 +89,9 @@ def test_a_report_judges_anew_when_an_own_baseline_comes(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     grouped = cells(find_runs(cell(Path("runs"), "solo", FIVE))[0])
-    before = judged(grouped, [], committed)
+    before = judged(grouped, [], committed).verdicts
     accepted(BETTER)
-    assert judged(grouped, [], committed) != before
+    assert judged(grouped, [], committed).verdicts != before
 
 
 @pytest.mark.parametrize(("judged", "named"), [("package", ""), ("baselines", ""), ("others", " --baseline others")])
