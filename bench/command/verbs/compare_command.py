@@ -70,8 +70,8 @@ def _origin(name: str, runs: Sequence[Run]) -> Side:
 
 
 def _some(path: Path) -> Sequence[Run]:
-    found, problems = some_runs(path)
-    runs, unsound = sound(found)
+    read, problems = some_runs(path)
+    runs, unsound = sound(read)
     for problem in (*problems, *(text for _, text in unsound)):
         print(f"bench: left out: {problem}", file=sys.stderr)
     if not runs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pandas as pd
@@ -13,6 +14,7 @@ from bench.base.exitcodes import Exit
 from bench.command import cli
 from bench.command.verbs.compare_command import side
 from bench.report.cell_changes import CellMove, Side, moves
+from bench.report.measures.differences import MeanDifference, difference
 from bench.report.sections.changes import common
 from bench.report.two_sides import row, sentence, step_summary, tiles, write_comparison
 from bench.results.cells import cells
@@ -127,6 +129,17 @@ def test_one_seed_shows_nothing(tmp_path: Path) -> None:
     (move,) = moves(origin(tmp_path / "old"), origin(tmp_path / "new"))
     assert move.trend == "open"
     assert sentence([move]) == "1 cell had too few seeds to tell a change from chance."
+
+
+def test_a_side_of_equal_seeds_leaves_the_interval_of_the_other() -> None:
+    same = difference([0.1, 0.1, 0.1], [0.1, 0.1, 0.1, 0.1], True)  # their sd is 1e-17
+    assert same == MeanDifference(0.0, None, None, 4, 3)
+    for sides, sign in ((([0.974, 0.972, 0.976], [0.1] * 3), -1), (([0.1] * 3, [0.974, 0.972, 0.976]), 1)):
+        flat = difference(*sides, True)
+        assert flat is not None
+        assert flat.low is not None
+        assert flat.value == pytest.approx(sign * 0.874)
+        assert flat.value - flat.low == pytest.approx(4.303 * 0.002 / math.sqrt(3), rel=1e-3)  # t(0.975, 2), Welch
 
 
 @pytest.mark.parametrize(("before", "trend"), [((0.974, 0.972, 0.976), "worse"), ((0.974,) * 3, "open")])
