@@ -70,10 +70,11 @@ def _span(history: RunHistory, size: int) -> tuple[float, float] | None:
 
 
 def _within(history: RunHistory, rank: int, begin: float, end: float) -> TimeBin:
-    """Return the work of a rank from `begin` to `end`, seconds; bins that reach beyond count in part."""
-    width, total = history.series.width, TimeBin()
-    if history.run.began is None or begin <= history.run.since(history.run.began):
-        begin = 0.0  # before that nothing was trained, so there is nothing to be left out
+    """Return the work of a rank from `begin` to `end`, seconds, but none from before the run was resumed; bins that reach
+    beyond count in part."""
+    width, total, run = history.series.width, TimeBin(), history.run
+    if run.began is None or begin <= run.since(run.began):  # nothing was trained between launch and then
+        begin = 0.0 if run.resumed is None else run.since(run.resumed.at)
     first = int(begin / width)
     for index, cell in enumerate(history.series.ranks.get(rank, ())[first:], first):
         inside = min(end, (index + 1) * width) - max(begin, index * width)
