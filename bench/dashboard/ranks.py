@@ -39,7 +39,7 @@ def pace(history: RunHistory, size: int, metrics: Metrics | None) -> PaceOver:
         over = f"over {metrics.time_s.train:.1f} s of training" if speeds else None
         return PaceOver(over, _shown(speeds), cells)
     span = _span(history, size)
-    if span is None:
+    if span is None or not history.run.counted:
         return PaceOver(None, {}, {number: _within(history, number, 0.0, math.inf) for number in _live(history, size)})
     begin, end = span
     cells = {number: _within(history, number, begin, end) for number in _live(history, size)}
@@ -92,7 +92,7 @@ def ranks(history: RunHistory, size: int, metrics: Metrics | None = None) -> lis
     speeds = {
         number: speed
         for number, cell in paced.cells.items()
-        if number in live and (speed := ratio(cell.samples, cell.busy_s)) is not None
+        if number in live and history.run.counted and (speed := ratio(cell.samples, cell.busy_s)) is not None
     }
     marks: dict[int, str] = {}
     if len(speeds) > 1 and max(speeds.values()) > min(speeds.values()) * (1 + ALIKE):
@@ -111,7 +111,7 @@ def ranks(history: RunHistory, size: int, metrics: Metrics | None = None) -> lis
                 "lost_s": short(history.run.since(rank.lost)) if rank.lost is not None else None,
                 "epoch": rank.epoch if rank.epoch >= 0 else None,
                 "steps": rank.steps,
-                "samples": rank.samples,
+                "samples": rank.samples if history.run.counted else None,
                 "samples_per_s": rate,
                 "share": None if rate is None else short(ratio(rate, paced.rate or 0.0)),
                 "step_ms": short(ratio(cell.busy_s * 1e3, cell.steps)),
@@ -132,4 +132,4 @@ def _standing(rank: RankFigures, absent: bool) -> str:
         return "lost"
     if rank.finished:
         return "finished"
-    return "training" if rank.steps else "ready" if rank.ready or rank.joining else "starting"
+    return "training" if rank.epoch >= 0 else "ready" if rank.ready or rank.joining else "starting"
