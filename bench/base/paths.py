@@ -19,8 +19,15 @@ OWN_BASELINES = BASELINES if BASELINES.parent == ROOT else Path("baselines")
 the working directory, as the next version would not have them."""
 OWN_FILES = ("*/*-w*-*.json", "expected.yaml")
 """Files by which a folder `baselines` is the user's own folder of them, and not another one of that name."""
+MLRUNS = "mlruns"
+"""Folder of MLflow's store, beside the runs; it has copies of their files."""
 METRICS_SCHEMA = PACKAGE / "metrics.schema.json"
 """JSON schema of `metrics.json`."""
+
+
+def searched(name: str) -> bool:
+    """Return whether a folder of this name in a tree is searched for runs: hidden ones and MLflow's store are not."""
+    return not name.startswith(".") and name != MLRUNS
 
 
 def judged_by(baselines: Path) -> tuple[Path, ...]:

@@ -17,8 +17,9 @@ from bench.dashboard import page
 from bench.dashboard.board import whole
 from bench.dashboard.process import DashboardProcess
 from bench.results.analyze import analyze
+from bench.results.live.run import RunFigures
 from bench.results.runfolder import CONFIG, GRAPH, METRICS
-from ddp.process.codec import decode
+from ddp.process.codec import Record, decode
 
 Json = dict[str, Any]
 
@@ -39,14 +40,29 @@ def conclude(
     try:
         run = [decode(line) for line in records]
         metrics = analyze(
-            _spec(config), run, status=status, error=error, launched=launched, ended=ended, env={}, git={}
+            _spec(config, _counted(run)),
+            run,
+            status=status,
+            error=error,
+            launched=launched,
+            ended=ended,
+            env={},
+            git={},
         )
     except (AssertionError, ValueError, IndexError, KeyError):
         return
     write_text(folder / METRICS, metrics.model_dump_json() + "\n")
 
 
-def _spec(config: Json) -> RunSpec:
+def _counted(run: Sequence[Record]) -> bool:
+    """Return whether the samples of a run are known."""
+    figures = RunFigures()
+    for record in run:
+        figures.add(record)
+    return figures.counted
+
+
+def _spec(config: Json, timing: bool) -> RunSpec:
     train, policy = config["train"], config["policy"]
     same = {
         name: config[name] for name in ("model", "mode", "engine", "backend", "world_size", "run_id", "config_hash")
@@ -67,6 +83,7 @@ def _spec(config: Json) -> RunSpec:
         target=None,
         output="",
         config=config,
+        timing=timing,
     )
 
 

@@ -39,7 +39,7 @@ def pace(history: RunHistory, size: int, metrics: Metrics | None) -> PaceOver:
         over = f"over {metrics.time_s.train:.1f} s of training" if speeds else None
         return PaceOver(over, _shown(speeds), cells)
     span = _span(history, size)
-    if span is None:
+    if span is None or not history.run.counted:
         return PaceOver(None, {}, {number: _within(history, number, 0.0, math.inf) for number in _live(history, size)})
     begin, end = span
     cells = {number: _within(history, number, begin, end) for number in _live(history, size)}
@@ -70,10 +70,11 @@ def _span(history: RunHistory, size: int) -> tuple[float, float] | None:
 
 
 def _within(history: RunHistory, rank: int, begin: float, end: float) -> TimeBin:
-    """Return the work of a rank from `begin` to `end`, seconds; bins that reach beyond count in part."""
-    width, total = history.series.width, TimeBin()
-    if history.run.began is None or begin <= history.run.since(history.run.began):
-        begin = 0.0  # before that nothing was trained, so there is nothing to be left out
+    """Return the work of a rank from `begin` to `end`, seconds, but none from before the run was resumed; bins that reach
+    beyond count in part."""
+    width, total, run = history.series.width, TimeBin(), history.run
+    if run.began is None or begin <= run.since(run.began):  # nothing was trained between launch and then
+        begin = 0.0 if run.resumed is None else run.since(run.resumed.at)
     first = int(begin / width)
     for index, cell in enumerate(history.series.ranks.get(rank, ())[first:], first):
         inside = min(end, (index + 1) * width) - max(begin, index * width)
@@ -91,7 +92,7 @@ def ranks(history: RunHistory, size: int, metrics: Metrics | None = None) -> lis
     speeds = {
         number: speed
         for number, cell in paced.cells.items()
-        if number in live and (speed := ratio(cell.samples, cell.busy_s)) is not None
+        if number in live and history.run.counted and (speed := ratio(cell.samples, cell.busy_s)) is not None
     }
     marks: dict[int, str] = {}
     if len(speeds) > 1 and max(speeds.values()) > min(speeds.values()) * (1 + ALIKE):
@@ -110,7 +111,7 @@ def ranks(history: RunHistory, size: int, metrics: Metrics | None = None) -> lis
                 "lost_s": short(history.run.since(rank.lost)) if rank.lost is not None else None,
                 "epoch": rank.epoch if rank.epoch >= 0 else None,
                 "steps": rank.steps,
-                "samples": rank.samples,
+                "samples": rank.samples if history.run.counted else None,
                 "samples_per_s": rate,
                 "share": None if rate is None else short(ratio(rate, paced.rate or 0.0)),
                 "step_ms": short(ratio(cell.busy_s * 1e3, cell.steps)),
@@ -131,4 +132,4 @@ def _standing(rank: RankFigures, absent: bool) -> str:
         return "lost"
     if rank.finished:
         return "finished"
-    return "training" if rank.steps else "ready" if rank.ready or rank.joining else "starting"
+    return "training" if rank.epoch >= 0 else "ready" if rank.ready or rank.joining else "starting"

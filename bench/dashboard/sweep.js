@@ -1,7 +1,7 @@
 // All runs together: a grid of models and modes, how far they are, and the verdict on each cell as it comes.
 
-const GRAVITY = ["FAIL", "REFUSED", "SUSPICIOUS", "XPASS", "VARIANCE_SHIFT", "EXPIRED", "INCONCLUSIVE", "NO_BASELINE", "XFAIL", "PASS", "-"];
-const TONES = { PASS: "ok", XFAIL: "ok", FAIL: "failed", REFUSED: "failed", SUSPICIOUS: "left", INCONCLUSIVE: "left" };
+const GRAVITY = ["FAIL", "REFUSED", "SUSPICIOUS", "XPASS", "VARIANCE_SHIFT", "EXPIRED", "XFAIL", "INCONCLUSIVE", "NO_BASELINE", "PASS", "-"];
+const TONES = { PASS: "ok", XFAIL: "left", FAIL: "failed", REFUSED: "failed", SUSPICIOUS: "left", INCONCLUSIVE: "left" };
 const mean = (values) => (values.length ? values.reduce((a, b) => a + b, 0) / values.length : null);
 
 class SweepGrid {

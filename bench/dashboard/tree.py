@@ -10,6 +10,7 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from bench.base.paths import searched
 from bench.dashboard.about import LEFT, RUNNING, RunCard
 from bench.results.lease import in_making, occupied
 from bench.results.runfolder import CONFIG, EVENTS, GRAPH, METRICS, find_runs, read_object, there
@@ -42,7 +43,7 @@ def scan(root: Path) -> dict[str, RunPlace]:
             if entry := _entry(root, path):
                 places[entry.key] = _best(places.get(entry.key), entry)
             continue
-        subfolders[:] = sorted(name for name in subfolders if not name.startswith(".") or in_making(path / name))
+        subfolders[:] = sorted(name for name in subfolders if searched(name) or in_making(path / name))
     for path in (Path(error.filename) for error in shut):
         if entry := _entry(root, path):
             places.setdefault(entry.key, entry)

@@ -100,7 +100,7 @@ def live(about: RunCard, history: RunHistory) -> Json:
         "over": pace(history, size, about.metrics).over,
         "parameters": first and first.parameters,
         "transport": first and first.transport,
-        "samples": run.samples,
+        "samples": run.samples if run.counted else None,
         "ranks": ranks(history, size, about.metrics),
         "curves": curves(history),
         "epochs": [epoch(figures, run) for figures in history.epochs],
@@ -136,7 +136,7 @@ def epoch(figures: EpochFigures, run: RunFigures) -> Json:
     steps recorded, among it the training metric."""
     return {
         "epoch": figures.epoch,
-        "samples": figures.seen,
+        "samples": figures.seen if run.counted else None,
         "seconds": short(run.since(figures.at)),
         **{name: short(getattr(figures, name)) for name in ("loss", "eval", "eval_loss", "lr")},
         "scalars": {name: short(value) for name, value in figures.scalars.items()},

@@ -17,10 +17,10 @@ os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # kept up, no longer a
 from mlflow.entities import Metric, Param, RunTag
 from mlflow.tracking import MlflowClient
 
+from bench.base.paths import MLRUNS
 from bench.loggers.base import Live
 from bench.loggers.recorded import Begun, Recorded, Scalar
 
-FOLDER = "mlruns"
 KEY = "bench.run_id"
 STATUS = {"ok": "FINISHED", "killed": "KILLED"}
 LONGEST = 5000
@@ -38,7 +38,7 @@ class Stored:
     """A run in the experiment with its model's name. Earlier attempts stay until this one has a result."""
 
     def __init__(self, run: Begun, output: Path) -> None:
-        self.folder = output.absolute() / FOLDER
+        self.folder = output.absolute() / MLRUNS
         self._client = MlflowClient(tracking_uri=os.environ.get("MLFLOW_TRACKING_URI") or self.folder.as_uri())
         self._began = round(run.began * 1000)
         self.values: dict[tuple[str, int], float] = {}

@@ -6,7 +6,8 @@ blocks, which `markdown` and `html` render.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from bench.base.paths import judged_by
@@ -19,7 +20,7 @@ from bench.report.sections import SECTIONS
 from bench.results.cells import Cell, cells
 from bench.results.planned import planned
 from bench.results.runfolder import find_runs
-from bench.validate import Tree, Verdict, judge_cells
+from bench.validate import Judgement, Tree, judge_cells
 from bench.validate.baselines.folder import Library, load
 from bench.validate.evidence.consistency import sound
 from ddp import registries
@@ -55,8 +56,11 @@ def write_report(
     with writing(f"the report to {out}"):
         out.mkdir(parents=True, exist_ok=True)
         library = load(*judged_by(baseline)) if baseline else Library()
-        verdicts = judged(grouped, unreadable, baseline) if baseline else []
-        page = Page(root, out, grouped, tuple(problems), tuple(verdicts), library, earlier, plan, self_contained)
+        verdict = judged(grouped, unreadable, baseline) if baseline else Judgement([], [])
+        grouped, problems = _without(grouped, verdict.refused), [*problems, *verdict.refused.values()]
+        page = Page(
+            root, out, grouped, tuple(problems), tuple(verdict.verdicts), library, earlier, plan, self_contained
+        )
         with styled():
             blocks = [block for section in SECTIONS.values() for block in section(page)]
         path = out / "report.md"
@@ -65,10 +69,16 @@ def write_report(
     return path
 
 
-def judged(grouped: Sequence[Cell], unreadable: Sequence[tuple[str, str]], baseline: Path) -> list[Verdict]:
-    """Return the verdicts on cells already read; reads the records only of runs that earlier reports did not read."""
+def judged(grouped: Sequence[Cell], unreadable: Sequence[tuple[str, str]], baseline: Path) -> Judgement:
+    """Judge cells already read; reads the records only of runs that earlier reports did not read."""
     with run_cache.cached() as derivation:
-        return judge_cells(grouped, unreadable, baseline, derivation=derivation).verdicts
+        return judge_cells(grouped, unreadable, baseline, derivation=derivation)
+
+
+def _without(grouped: Sequence[Cell], refused: Collection[Path]) -> tuple[Cell, ...]:
+    """Leave out runs, and cells of which no run is left: no figure may come from what was not judged."""
+    kept = (replace(cell, runs=tuple(run for run in cell.runs if run.path not in refused)) for cell in grouped)
+    return tuple(cell for cell in kept if cell.runs)
 
 
 def _read(root: Path, tree: Tree | None = None) -> tuple[tuple[Cell, ...], list[str]]:

@@ -118,7 +118,8 @@ class CellMove:
         if self.gains:
             return "better"
         moves = [move for move in (self.quality, self.speed if self.pair.timed else None) if move is not None]
-        known = any(move.low is not None for move in moves) and self.pair.reached[0] == self.pair.reached[1]
+        unsure = self.quality is not None and self.quality.low is None and self.quality.value != 0
+        known = any(move.low is not None for move in moves) and len(set(self.pair.reached)) == 1 and not unsure
         return "same" if known or self.pair.same_bits else "open"
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
 from bench.base.number_format import plural
 from bench.base.style import brief, styled
@@ -18,7 +19,7 @@ from bench.base.writing import write_text
 from bench.report import html, markdown
 from bench.report.blocks import Block, Heading, LeadText, TableBlock, Text, Tile, Tiles, nonempty, plain
 from bench.report.cell_changes import CellMove, Side, Trend, middle, moves
-from bench.report.measures.compare import gap, in_points
+from bench.report.measures.compare import in_points
 from bench.report.measures.differences import MeanDifference
 from bench.report.page import NONE, Page, listed, more, table
 from bench.report.page_one.plane import limits, ticks
@@ -151,8 +152,9 @@ def row(move: CellMove) -> dict[str, str]:
 
 
 def _points(move: CellMove) -> str:
-    metric, points = move.pair.now.about.final.eval_metric, in_points(move.pair.before, move.pair.now)
-    return _interval(move.quality, lambda value: gap(-value, metric, points=points), " pt" if points else "")
+    return _interval(
+        move.pair.growth, move.pair.growth_words, " pt" if in_points(move.pair.before, move.pair.now) else ""
+    )
 
 
 def _factor(change: MeanDifference | None) -> str:
@@ -172,7 +174,7 @@ def _scope(cells: Sequence[CellMove]) -> str:
     tests = sum(move is not None and move.low is not None for m in cells for move in (m.quality, m.speed, m.time))
     return (
         "A cell is one model, trained in one mode on so many devices, with all its seeds. In brackets: 95 % intervals, "
-        "Student's t over seeds. Final metric: now − before, + is better, pt: percentage points. ×: now ÷ before. If "
+        "Student's t over seeds. Final metric: now − before, pt: percentage points. ×: now ÷ before. If "
         f"nothing had changed, chance would show a change in about {0.05 * tests:.1f} of {plural(tests, 'interval')}."
     )
 
@@ -192,7 +194,9 @@ def _picture(page: Page, cells: Sequence[CellMove]) -> Block | None:
         _whisker(right, place, move.speed, style, math.exp)
     left.set_yticks(range(len(drawn)), [brief(move.name) for move in reversed(drawn)])
     left.set_ylim(-0.7, len(drawn) - 0.3)
-    left.set_xlabel(brief(f"{listed(metrics)}{', points' if points else ''}, + is better"))
+    if not any(move.pair.now.about.final.higher_is_better for move in drawn):  # better is right
+        left.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{-value + 0.0:g}"))
+    left.set_xlabel(brief(f"{listed(metrics)}{', points' if points else ''}, right is better"))
     right.set_xlabel("samples/s, now ÷ before")
     right.tick_params(labelleft=True)  # a narrow page shows it below the other
     for axes, none in ((left, 0.0), (right, 1.0)):

@@ -19,6 +19,7 @@ import psutil
 from pydantic import ValidationError
 
 from bench.base.canonical import once
+from bench.base.paths import searched
 from bench.base.usage import tame
 from bench.config.overrides import setting
 from bench.results.lease import Hidden, in_making, leased
@@ -161,7 +162,7 @@ def find_runs(path: Path) -> tuple[list[Run], list[str]]:
 def _run_folders(path: Path, unread: list[OSError]) -> Iterator[Path]:
     inside = os.path.realpath(path)
     for folder, subfolders, files in regular_files.walk(path, unread):
-        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+        subfolders[:] = sorted(filter(searched, subfolders))
         if not {METRICS, EVENTS, CONFIG}.isdisjoint(files):
             subfolders.clear()
             yield folder

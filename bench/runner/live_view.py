@@ -46,11 +46,12 @@ def lost_line(spec: RunSpec, run: RunFigures, drop: Drop) -> str:
     return f"rank {drop.rank} is lost {since}: {drop.reason}; going on with {others}"
 
 
-def epoch_line(spec: RunSpec, run: RunFigures, epoch: EpochFigures, began: float) -> str:
-    """Return the line on an evaluated epoch, with the training metric if steps recorded it. `began`: the training
-    clock at the epoch's start, seconds."""
+def epoch_line(spec: RunSpec, run: RunFigures, epoch: EpochFigures, last: EpochFigures | None) -> str:
+    """Return the line on an evaluated epoch, with the training metric if steps recorded it. Its speed is that of all
+    ranks since the `last` epoch ended, whichever epoch they were in."""
+    seen, began = (0, 0.0) if last is None else (last.seen, last.seconds)
     seconds = epoch.seconds - began
-    rate = _rate(epoch.samples / seconds if seconds > 0 else None)
+    rate = _rate((epoch.seen - seen) / seconds if seconds > 0 else None)
     known = epoch.scalars.get(spec.metric)
     training = "" if known is None or known == epoch.loss else f" (training {_metric(known)})"
     return f"{_epoch(spec, epoch)}{training}  {rate}  {schedule(spec, run)}".rstrip()

@@ -122,8 +122,7 @@ class ProgressDisplay:
         spec, run = self._spec, self._run
         for epoch in run.add(record):
             if epoch.evaluated:
-                began = 0.0 if self._last is None else self._last.seconds
-                self.log(epoch_line(spec, run, epoch, began))
+                self.log(epoch_line(spec, run, epoch, self._last))
             self._last = epoch
             if self._live.is_started:
                 self._live.refresh()  # a short run has few other moments

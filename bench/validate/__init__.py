@@ -65,6 +65,8 @@ class Judgement:
     footer: list[str]
     cells: dict[str, dict[str, str]] = field(default_factory=dict)
     """Name of a cell -> its hash and seeds."""
+    refused: dict[Path, str] = field(default_factory=dict)
+    """Folder of a run that no check can rely on -> why."""
 
     @property
     def code(self) -> Exit:
@@ -121,11 +123,13 @@ def judge_cells(
     usual = [check for name, check in CHECKS.items() if not terms.only or name in (*terms.only, *ALWAYS)]
     checks = [*usual, *(OPTIONAL[name] for name in terms.optional)]
     findings: list[Finding] = []
+    refused: dict[Path, str] = {}
     problems += _unrooted(grouped, library)
     solo = tuple(cell for cell in grouped if cell.is_solo)
     for cell in grouped:
         kept, broken = sound(cell.runs, derivation.legible)
         problems += [remark("REFUSED", "readable", run.path.name, text) for run, text in broken]
+        refused |= {run.path: text for run, text in broken}
         if kept:
             judged = partial(_judged, library=library, checks=checks, terms=terms, beside=solo, derivation=derivation)
             findings += _findings(replace(cell, runs=tuple(kept)), judged)
@@ -138,7 +142,7 @@ def judge_cells(
     if terms.allow_inconclusive:
         verdicts, lines = _allowed(verdicts)
         footer += lines
-    return Judgement([*problems, *verdicts], footer, about)
+    return Judgement([*problems, *verdicts], footer, about, refused)
 
 
 def _unrooted(grouped: Sequence[Cell], library: Library) -> list[Verdict]:

@@ -85,9 +85,10 @@ class LoopRun:
     def _work(self) -> list[tuple[int, int, float]]:
         return self._graph.work() if self._graph is not None else [(0, 0, 0.0)]
 
-    def _announce(self, samples: int = 0) -> None:
+    def _announce(self, samples: int = 0, seconds: float = 0.0) -> None:
+        """Record that the loop began `seconds` ago."""
         self._ready = True
-        at = now()
+        at = max(now() - seconds, self.track.launched)
         numbers = sum(p.numel() for p in self._model.parameters()) if self._model is not None else 0
         for rank, device in enumerate(self.track.subject.devices):
             epoch = samples or (self._graph.epoch_samples() if self._graph is not None else 0)
@@ -116,12 +117,15 @@ class LoopRun:
         scalars = {name: value for name, value in numbers.items() if name not in KNOWN}
         lost = {name for name, value in figures.items() if value is None and name not in KNOWN}
         if not self._ready:
-            self._announce(int(numbers.get("samples", 0)))
+            self._announce(int(numbers.get("samples", 0)), seconds)
         after, at = self._work(), now()
         work = [(a - x, b - y, c - z) for (a, b, c), (x, y, z) in zip(after, self._before, strict=True)]
         self._before = after
         if not any(samples for _, samples, _ in work):  # no watched graph: use what the loop logged
-            work = [(1, int(numbers.get("samples", 1)), seconds)]
+            known = int(numbers.get("samples", 0))
+            work = [
+                (int(known > 0), max(known, 1), seconds)
+            ]  # without a step the one sample is a mere weight of the loss
         lr = numbers.get("lr", self._graph.lr() if self._graph is not None else 0.0)
         loss = numbers.get("loss")
         for rank, (steps, samples, busy_s) in enumerate(work):

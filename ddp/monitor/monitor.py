@@ -96,15 +96,15 @@ class Monitor:
 
         `metrics`: a mapping of names to numbers, a watched graph (for its `record_scalar` values), or an `EpochMetrics`;
         keywords add to it. `loss`, `eval`, `eval_loss`, `lr` and `samples` have the same meaning as in `EpochMetrics`;
-        other names are scalars. Does nothing for a run of a `Trainer`, which records all of this itself. Raises ValueError
-        for a value that is not a number."""
+        other names are scalars. Without `samples` no speed is shown. Does nothing for a run of a `Trainer`, which records
+        all of this itself. Raises ValueError for a value that is not a number."""
         place = whole("epoch", epoch, 0, MOST_EPOCHS)
         spent = seconds.total_seconds() if isinstance(seconds, timedelta) else float(seconds)
         number("seconds", spent, 0.0)
         if self._trained:
             return
         if self._loop is None:
-            self._begin_loop(None)
+            self._begin_loop(None, spent)
         assert self._loop is not None
         self._loop.log(place, spent, _figures(metrics) | figures)
 
@@ -167,9 +167,9 @@ class Monitor:
         page_maker().conclude(making, track.config(), track.lines(), track.launched, end)
         making.rename(_place(root, track, over=True))
 
-    def _begin_loop(self, model: nn.Module | None) -> None:
+    def _begin_loop(self, model: nn.Module | None, seconds: float = 0.0) -> None:
         self._end_loop()
-        track = self._begin(subject_of(model, self.epochs))
+        track = self._begin(subject_of(model, self.epochs), seconds)
         self._trained = False
         self._loop = LoopRun(track, model, lambda graph: self.describe(track, graph))
         self._look(track.measure)
@@ -185,8 +185,8 @@ class Monitor:
             self._looking.close()
         self._looking = Looking(look, LOOK_S, "ddp-monitor")
 
-    def _begin(self, subject: RunSubject) -> RunTrack:
-        track = RunTrack(subject)
+    def _begin(self, subject: RunSubject, seconds: float = 0.0) -> RunTrack:
+        track = RunTrack(subject, seconds)
         with self._lock:
             self._tracks.append(track)
             if self._root is not None:

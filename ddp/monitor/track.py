@@ -74,8 +74,9 @@ class RunSubject:
 class RunTrack:
     """The records of one run."""
 
-    def __init__(self, subject: RunSubject) -> None:
-        self.subject, self.launched = subject, now()
+    def __init__(self, subject: RunSubject, seconds: float = 0.0) -> None:
+        """Create the track of a run that began `seconds` ago."""
+        self.subject, self.launched = subject, now() - seconds
         self.graph: dict[str, Any] | None = None
         """Layers of the model, once they are known."""
         self.ended: tuple[float, str, str | None] | None = None

@@ -68,6 +68,39 @@ def test_a_loop_of_ones_own_is_watched_and_timed(tmp_path: Path) -> None:
     check_timeline(timeline, tmp_path, {"forward", "backward", "optimizer"}, {0})
 
 
+@pytest.mark.parametrize("watched", [True, False])
+@pytest.mark.parametrize("samples", [1000, None])
+def test_speeds_of_a_loop_of_ones_own_are_those_of_its_epochs(
+    watched: bool, samples: int | None, tmp_path: Path
+) -> None:
+    """The first epoch took no time, and one without `samples` had a speed all the same."""
+    monitor = ddp.Monitor(epochs=2)
+    if watched:
+        monitor.watch(nn.Linear(4, 2))
+    for epoch in range(2):
+        time.sleep(0.25)
+        monitor.log(epoch, 0.25, {"loss": 1.0 - epoch, "samples": samples})
+        live = pieces(monitor.save_html(tmp_path / "page.html"))
+        assert live["live"]["epochs"][0]["seconds"] == pytest.approx(0.25, abs=0.1)
+        assert [each["loss"] for each in live["live"]["epochs"]] == [1.0, 0.0][: epoch + 1]
+        (rank,) = live["live"]["ranks"]
+        assert rank["state"] == "training"
+        if samples:
+            assert 0 < live["row"]["samples_per_s"] < 4100  # no more than 1000 in 0.25 s
+            assert live["row"]["samples_per_s"] == rank["samples_per_s"]
+    monitor.finish()
+    ended = pieces(monitor.save_html(tmp_path / "page.html"))
+    assert ended["row"]["status"] == "ok"
+    assert ended["about"]["result"]["time_s"]["train"] >= 0.5
+    for shown in (live, ended):
+        told = [
+            shown["row"]["samples_per_s"],
+            *(shown["live"]["ranks"][0][name] for name in ("samples_per_s", "speed")),
+        ]
+        told += shown["live"]["curves"]["ranks"]["all"]["samples_per_s"]
+        assert any(value is not None for value in told) == (samples is not None)
+
+
 def train_step_alone(model: nn.Module, batch: Any) -> Tensor:
     return nn.functional.cross_entropy(model(batch[0]), batch[1])
 

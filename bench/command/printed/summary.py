@@ -189,8 +189,17 @@ def in_words(verdicts: Sequence[Verdict]) -> list[str]:
 def _summed(verdicts: Sequence[Verdict]) -> list[str]:
     failing = [verdict for verdict in verdicts if verdict.name not in ("PASS", "XFAIL")]
     kinds = {verdict.name for verdict in failing}
+    known = list(dict.fromkeys(verdict.check for verdict in verdicts if verdict.name == "XFAIL"))
+    if known and kinds <= {*UNDECIDED, "REFUSED"}:
+        passing = sum(verdict.name == "PASS" for verdict in verdicts)
+        others = f"{number_format.plural(passing, 'other verdict')} pass{'es' * (passing == 1)}"
+        rest = _summed(failing) if failing else [others]
+        first = rest[0].replace("no check", "no other check")
+        return [f"fails as expected: {', '.join(known)}; {first}", *rest[1:]]
     if not failing:
-        return [f"as good as one device: all {len(verdicts)} verdicts pass" if verdicts else "none"]
+        own = any(verdict.figures is not None and verdict.figures.own for verdict in verdicts)
+        like = "as its own baseline" if own else "as one device"
+        return [f"as good {like}: all {len(verdicts)} verdicts pass" if verdicts else "none"]
     seeds = max((verdict.figures.seeds for verdict in verdicts if verdict.figures is not None), default=0)
     if kinds == {"INCONCLUSIVE"}:
         if any(verdict.more for verdict in failing):

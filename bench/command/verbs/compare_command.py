@@ -15,6 +15,7 @@ from bench.report.cell_changes import Side
 from bench.report.two_sides import write_comparison
 from bench.results.cells import cells
 from bench.results.runfolder import Run
+from bench.validate.evidence.consistency import sound
 
 LEAST = 4
 """Least digits of an abbreviated commit."""
@@ -69,8 +70,9 @@ def _origin(name: str, runs: Sequence[Run]) -> Side:
 
 
 def _some(path: Path) -> Sequence[Run]:
-    runs, problems = some_runs(path)
-    for problem in problems:
+    read, problems = some_runs(path)
+    runs, unsound = sound(read)
+    for problem in (*problems, *(text for _, text in unsound)):
         print(f"bench: left out: {problem}", file=sys.stderr)
     if not runs:
         raise ValueError(f"no run in {path} can be read: mend it, or train it again")

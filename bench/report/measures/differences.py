@@ -10,6 +10,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from bench.report.page import Page
 from bench.results.cells import Cell, measured, solo_of
 from bench.validate.statistics.significance import Moments, compare
@@ -17,6 +19,8 @@ from bench.validate.verdicts.verdict import Name, Verdict
 
 TAIL = 0.025
 """Probability outside the interval, on each side."""
+FLAT = 1e-9
+"""Spread that counts as none: relative to the values, or to the other side's spread."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ def difference(
     base: Sequence[float | None], values: Sequence[float | None], higher_is_better: bool, resolution: float = 0.0
 ) -> MeanDifference | None:
     """Return the difference of the known values; None if a side has none. An interval needs two seeds on one side, and
-    some spread or a resolution."""
+    some spread or a resolution; a side of equal seeds leaves Welch's interval of the other's spread."""
     theirs, mine = measured(base), measured(values)
     if not theirs or not mine:
         return None
@@ -62,12 +66,19 @@ def difference(
         turned = difference(mine, theirs, not higher_is_better, resolution)
         return turned and replace(turned, n=len(mine), n_base=1)
     sign = 1.0 if higher_is_better else -1.0
-    worse = Moments.of([-sign * value for value in theirs]), Moments.of([-sign * value for value in mine])
+    worse = [Moments.of([-sign * value for value in side]) for side in (theirs, mine)]
     gain = float(worse[0].mean - worse[1].mean) + 0.0
-    if len(theirs) < 2 or (resolution <= 0 and (worse[0].sd <= 0 or (len(mine) > 1 and worse[1].sd <= 0))):
-        return MeanDifference(gain, None, None, len(mine), len(theirs))
-    low, high = compare(worse[0], worse[1], 0.0, resolution, either=True).bounds(TAIL)
+    spread = [0.0 if _equal(side) else float(moments.sd) for side, moments in zip((theirs, mine), worse, strict=True)]
+    if len(theirs) < 2 or (resolution <= 0 and not any(spread)):
+        return MeanDifference(0.0 if _equal([*theirs, *mine]) else gain, None, None, len(mine), len(theirs))
+    before, now = (replace(m, sd=np.asarray(max(sd, FLAT * max(spread)))) for m, sd in zip(worse, spread, strict=True))
+    low, high = compare(before, now, 0.0, resolution, either=True).bounds(TAIL)
     return MeanDifference(gain, -float(high), -float(low), len(mine), len(theirs))
+
+
+def _equal(values: Sequence[float]) -> bool:
+    """Return whether values differ by no more than rounding."""
+    return math.isclose(min(values), max(values), rel_tol=FLAT)
 
 
 def ratio(base: Sequence[float | None], values: Sequence[float | None]) -> MeanDifference | None:
@@ -76,11 +87,13 @@ def ratio(base: Sequence[float | None], values: Sequence[float | None]) -> MeanD
     return difference(positive[0], positive[1], True)
 
 
-def qualities(page: Page, cells: list[Cell]) -> list[Quality]:
+def qualities(page: Page, cells: list[Cell], own: bool = True) -> list[Quality]:
     """Return the quality of each cell of one workload but solo: the figures of its verdict, else the comparison with
-    the solo runs. Leaves out cells that have neither."""
+    the solo runs. Leaves out cells that have neither. `own`: whether the figures may be against the cell's own baseline,
+    which say nothing of one device."""
     solo = solo_of(cells)
-    verdicts = {v.cell: v for v in page.verdicts if v.check == "quality" and v.figures is not None}
+    known = [v for v in page.verdicts if v.check == "quality" and v.figures is not None and (own or not v.figures.own)]
+    verdicts = {v.cell: v for v in known}
     rows = [_quality(cell, verdicts.get(cell.name), solo) for cell in cells if cell is not solo]
     return [row for row in rows if row is not None]
 

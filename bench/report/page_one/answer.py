@@ -1,19 +1,19 @@
 """The recommendation of a report for a workload: the way of training that reaches the target soonest with a quality as
 good as one device's. Pure.
 
-A cell is recommended on four conditions: every verdict passes, all its seeds reach the target, each rank has a real
-device of its own, and the 95 % interval of its time to the target over solo's lies below 1. Times come from runs that
-no other program disturbed; with fewer than two such runs, times are marked as unreliable. Of the cells whose times
-cannot be told apart from the quickest, those are left whose quality cannot be told apart from the best one; of these the
-plainest is recommended: first one whose ranks train in step, then the mode that `bench list` shows first. The others are
-named beside it. Verdicts are those of `bench validate`; nothing is judged here.
+A cell is recommended on four conditions: every verdict passes, that on quality against one device, all its seeds reach
+the target, each rank has a real device of its own, and the 95 % interval of its time to the target over solo's lies below
+1. Times come from runs that no other program disturbed; with fewer than two such runs, times are marked as unreliable. Of
+the cells whose times cannot be told apart from the quickest, those are left whose quality cannot be told apart from the
+best one; of these the plainest is recommended: first one whose ranks train in step, then the mode that `bench list` shows
+first. The others are named beside it. Verdicts are those of `bench validate`; nothing is judged here.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from bench.report.measures.compare import Rival, rivals
@@ -24,6 +24,7 @@ from bench.report.measures.timing import Timing
 from bench.report.page import Page
 from bench.results.cells import Cell
 from bench.validate import Verdict
+from bench.validate.verdicts.verdict import FAILED, Name
 from ddp.engine.modes import modes
 
 Kind = Literal["use", "one", "open", "nothing"]
@@ -33,7 +34,10 @@ Why = Literal[
     "", "no solo", "alone", "disturbed", "seeds", "spread", "baseline", "limited", "undecided", "failed", "missed"
 ]
 """Why there is no recommendation."""
-GRAVEST = ("FAIL", "REFUSED", "SUSPICIOUS", "XPASS", "VARIANCE_SHIFT", "EXPIRED", "INCONCLUSIVE", "NO_BASELINE")
+GRAVEST: tuple[Name, ...] = (
+    *("FAIL", "REFUSED", "SUSPICIOUS", "XPASS", "VARIANCE_SHIFT"),
+    *("EXPIRED", "XFAIL", "INCONCLUSIVE", "NO_BASELINE"),
+)
 """Verdicts that did not pass, the most serious first."""
 
 
@@ -56,6 +60,8 @@ class Option:
     """Reasons why its times do not carry over to real, separate devices."""
     disturbed: bool = False
     """Whether other programs used the cores of its runs or solo's, which makes its times unreliable."""
+    own: bool = False
+    """Whether its quality is judged against a baseline of its own mode, which says nothing of one device."""
 
     @property
     def cell(self) -> Cell:
@@ -74,13 +80,18 @@ class Option:
 
     @property
     def judged(self) -> bool:
-        """Whether there is a verdict on its quality."""
+        """Whether there is a verdict on its quality against one device."""
         return self.quality is not None and self.quality.verdict is not None
 
     @property
     def unjudged(self) -> bool:
         """Whether its quality is unknown because there is no baseline."""
-        return not self.judged and (self.failing is None or self.failing.name == "NO_BASELINE")
+        return not self.judged and not self.own and (self.failing is None or self.failing.name == "NO_BASELINE")
+
+    @property
+    def undecided(self) -> bool:
+        """Whether its quality is not decided against one device, or another check of it is not."""
+        return self.failing is not None and self.failing.name == "INCONCLUSIVE" and not self.own
 
     @property
     def passed(self) -> bool:
@@ -160,16 +171,18 @@ def _lacking(options: Sequence[Option], sound: Sequence[Option]) -> tuple[Option
         return first(limited, "limited")
     if passed:
         return first(passed, "missed")
-    if undecided := [option for option in options if option.failing and option.failing.name == "INCONCLUSIVE"]:
+    if undecided := [option for option in options if option.undecided]:
         return first(undecided, "undecided")
     return first(options, "failed")
 
 
 def options_of(page: Page, compared: Sequence[Rival]) -> list[Option]:
     """Return an option for each cell but solo, compared with its reference: a solo cell of the same task."""
-    quality = {row.cell.name: row for row in qualities(page, [rival.cell for rival in compared])}
+    quality = {row.cell.name: row for row in qualities(page, [rival.cell for rival in compared], own=False)}
+    own = {v.cell for v in page.verdicts if v.check == "quality" and v.figures is not None and v.figures.own}
     failing = gravest(page.verdicts)
-    return [_option(page, rival, quality.get(rival.cell.name), failing) for rival in compared if not rival.cell.is_solo]
+    options = [_option(page, each, quality.get(each.cell.name), failing) for each in compared if not each.cell.is_solo]
+    return [replace(option, own=option.cell.name in own) for option in options]
 
 
 def _option(page: Page, rival: Rival, quality: Quality | None, failing: dict[str, Verdict]) -> Option:
@@ -205,7 +218,7 @@ def _limits(page: Page, rival: Rival, failing: dict[str, Verdict]) -> tuple[str,
         f"more ranks than the {cores} cores": cores is not None and cores < about.world_size,
         "one device of several ranks' speed": rival.solo is not None and rival.solo.about.emulated_speeds,
         "one device that is simulated": rival.solo is not None and rival.solo.about.source is not None,
-        "one device that did not pass itself": wrong is not None and wrong.name == "FAIL",
+        "one device that did not pass itself": wrong is not None and wrong.name in FAILED,
         "another machine than one device's": rival.solo is not None and rival.elsewhere,
     }
     return tuple(text for text, present in limits.items() if present)

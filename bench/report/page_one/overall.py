@@ -46,7 +46,7 @@ def _quality(options: Sequence[Option]) -> Tile:
     if (tile := unjudged(options)) is not None:
         return tile
     passed = sum(option.passed for option in options)
-    others = sorted((option for option in options if option.failing), key=lambda option: order(option)[:1])
+    others = sorted((option for option in options if not option.passed), key=lambda option: order(option)[:1])
     counts = Counter(map(state, others))
     notes = "; ".join(f"{words}: {count}" for words, count in counts.items())
     return Tile(GOOD, f"{passed} of {plural(len(options), 'result')}", notes)

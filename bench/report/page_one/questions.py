@@ -93,7 +93,7 @@ def as_good(best: Option) -> str:
         return f"Not judged: {'there is no baseline' if best.unjudged else plain(reason(best))}."
     metric = plain(best.cell.about.final.eval_metric)
     interval = f" ({span(best)})" if span(best) else ""
-    words = {"PASS": "Yes", "FAIL": "No", "INCONCLUSIVE": "Not shown yet"}
+    words = {"PASS": "Yes", "FAIL": "No", "XFAIL": "No", "INCONCLUSIVE": "Not shown yet"}
     verdict = words.get(best.quality.verdict or "", "Not decided")
     return f"{verdict}: {metric} {difference(best)}{interval}; {permitted(best)}."
 
@@ -208,6 +208,8 @@ def left(cells: Sequence[Cell], each: Answer) -> str:
         texts.append("A baseline of one device, to judge quality by: `bench more` proposes one.")
     if best is not None and best.time is not None and each.why in ("seeds", "spread") and not best.disturbed:
         texts.append(f"Whether {plain(best.cell.label)} is sooner: {remedy(best, best.time, decide=True)}.")
+    if own := [option for option in options if option.own]:
+        texts.append(f"To compare {names(own, options)} with one device: `--baseline` without a baseline of its own.")
     if each.why == "no solo":
         texts.append("One device beside it, to compare times with: `mode=solo` trains it.")
     if each.why == "limited" and best is not None:

@@ -29,7 +29,7 @@ from bench.validate.checks.speed import disturbed
 
 EQUALS, BRIEF = 3, 2
 """Most ways of training named beside the best one, and most undecided ones on a short page."""
-CLAIMS = {"PASS": "is as good as one device", "FAIL": "is worse than one device"}
+CLAIMS = {"PASS": "is as good as one device", "FAIL": "is worse than one device", "XFAIL": "is worse than one device"}
 """Verdict on quality -> its words, for verdicts that decide."""
 
 
@@ -114,8 +114,7 @@ def undecided(each: Answer, best: Option) -> list[Option]:
     return [
         option
         for option in each.options
-        if option.failing is not None
-        and option.failing.name == "INCONCLUSIVE"
+        if option.undecided
         and option.sooner
         and option.time is not None
         and best.time is not None
@@ -145,7 +144,7 @@ def _limited(each: Answer, best: Option) -> str:
 
 
 def _undecided(each: Answer, best: Option) -> str:
-    open_ = [option for option in each.options if option.failing and option.failing.name == "INCONCLUSIVE"]
+    open_ = [option for option in each.options if option.undecided]
     are = "are" if len(open_) > 1 else "is"
     return f"whether {names(open_, each.options)} {are} as good as one device is not decided; more seeds can (`bench more`)"
 

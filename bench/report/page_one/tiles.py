@@ -46,7 +46,7 @@ def quality_tile(options: Sequence[Option]) -> Tile:
         return tile
     groups: dict[str, list[Option]] = {}
     for option in options:
-        if option.failing is not None:
+        if not option.passed:
             groups.setdefault(_group(option), []).append(option)
     notes = [f"{words}: {names(some, options)}" for words, some in groups.items()]
     passed = sum(option.passed for option in options)
@@ -58,14 +58,13 @@ def quality_tile(options: Sequence[Option]) -> Tile:
 
 def unjudged(options: Sequence[Option]) -> Tile | None:
     """Return the figure shown if no option has a verdict."""
-    judged = any(option.judged or option.failing is not None for option in options)
+    judged = any(option.judged or option.own or option.failing is not None for option in options)
     return None if judged else Tile(GOOD, NONE, "no verdicts: there is no baseline", dim=True)
 
 
 def _group(option: Option) -> str:
-    assert option.failing is not None
     words = {"NO_BASELINE": "no baseline", "REFUSED": "nothing comparable"}
-    return words.get(option.failing.name, state(option))
+    return state(option) if option.failing is None else words.get(option.failing.name, state(option))
 
 
 def _time(best: Option) -> Tile:

@@ -15,7 +15,7 @@ from bench.report.measures.intervals import MOST_SEEDS, Interval, seeds_to_decid
 from bench.report.page import NONE, listed, percent
 from bench.report.page_one.answer import Option
 from bench.results.cells import Workload
-from bench.validate.verdicts.verdict import Name
+from bench.validate.verdicts.verdict import FAILED, Name
 
 FARTHEST = 100.0
 """Largest ratio that is printed as the end of an interval; a larger end, or one below its inverse, is printed as `over`
@@ -88,11 +88,12 @@ def state(option: Option, judged: bool = True) -> str:
     wrong, final = option.failing, option.cell.about.final
     if not judged:
         return NONE
-    if wrong is None or wrong.name != "FAIL":
+    if wrong is None or wrong.name not in FAILED:
         return QUALITY[standing(option)]
+    expected = ", as expected" if wrong.name == "XFAIL" else ""
     if wrong.check == "quality":
-        return f"{plain(final.eval_metric)} too {'low' if final.higher_is_better else 'high'}"
-    return WRONG.get(wrong.check, f"{wrong.check.replace('_', ' ')} failed")
+        return f"{plain(final.eval_metric)} too {'low' if final.higher_is_better else 'high'}{expected}"
+    return WRONG.get(wrong.check, f"{wrong.check.replace('_', ' ')} failed") + expected
 
 
 def standing(option: Option) -> Name:
@@ -243,6 +244,8 @@ def reason(option: Option) -> str:
     if wrong is not None:
         text = _quality_reason(option) if wrong.check == "quality" else ""
         text = text or f"{wrong.check}: {wrong.why}"
+    elif option.own:
+        text = "compared with a baseline of its own, not with one device's"
     elif option.time is None and option.cell.about.target.value is None:
         text = "no target is set"
     elif option.time is None and option.several_targets:
@@ -267,7 +270,7 @@ def _quality_reason(option: Option) -> str:
     if quality is None or quality.margin is None or wrong is None:
         return ""
     d, margin = quality.difference, quality.margin
-    if wrong.name == "FAIL":
+    if wrong.name in FAILED:
         if d.high is not None and d.high < -margin:
             return f"proved > {allowed(option)} worse"
         if d.high is not None and d.high < 0:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from bench.base import number_format
@@ -41,6 +41,19 @@ class Pair:
     def quality(self) -> MeanDifference | None:
         """Change of the final metric; positive is better. None if a side has no result."""
         return difference(*self._values(lambda m: m.final.eval), self.now.about.final.higher_is_better)
+
+    @property
+    def growth(self) -> MeanDifference | None:
+        """Change of the final metric, now − before; negative is better for a loss."""
+        change = self.quality
+        if change is None or self.now.about.final.higher_is_better:
+            return change
+        low, high = (None if end is None else -end for end in (change.high, change.low))
+        return replace(change, value=-change.value + 0.0, low=low, high=high)
+
+    def growth_words(self, value: float) -> str:
+        """Format a value of `growth`."""
+        return gap(-value, self.now.about.final.eval_metric, points=in_points(self.before, self.now))
 
     @cached_property
     def timings(self) -> tuple[Timing, Timing]:
@@ -175,7 +188,6 @@ def _names(what: str, cells: list[Cell]) -> list[Block]:
 
 
 def _row(pair: Pair) -> dict[str, str]:
-    metric, points = pair.now.about.final.eval_metric, in_points(pair.before, pair.now)
     status = pair.now.status if pair.before.status == pair.now.status else f"{pair.before.status} → {pair.now.status}"
     course = f" ({pair.before.workload.course} → {pair.now.workload.course})" if pair.retrained else ""
     return {
@@ -183,7 +195,7 @@ def _row(pair: Pair) -> dict[str, str]:
         "status": plain(status),
         "n: before, now": f"{len(pair.before.one_each)}, {len(pair.now.one_each)}",
         "final metric": f"{_mean(pair.before)} → {_mean(pair.now)}",
-        "difference (+ is better)": _shown(pair.quality, lambda value: gap(-value, metric, points=points)),
+        "difference": _shown(pair.growth, pair.growth_words),
         **{f"{name}: × before": _shown(ratio, _factor) for name, ratio in pair.ratios.items()},
         **({f"{ARRIVAL}: × before": arrivals(pair)} if pair.reached[0] != pair.reached[1] else {}),
     }
@@ -214,7 +226,7 @@ def _shown(change: MeanDifference | None, show: Callable[[float], str]) -> str:
 
 
 def _data(pair: Pair) -> dict[str, object]:
-    moved = {"difference": pair.quality, **{f"log ratio of {name}": ratio for name, ratio in pair.ratios.items()}}
+    moved = {"difference": pair.growth, **{f"log ratio of {name}": ratio for name, ratio in pair.ratios.items()}}
     ends = {
         f"{name}{end}": getattr(change, field, math.nan)
         for name, change in moved.items()

@@ -18,7 +18,7 @@ from bench.report.page import Page, listed, more, number
 from bench.report.sections.environment import crowding
 from bench.results.cells import Cell, solo_of
 from bench.results.schema import Metrics, RankTime
-from bench.validate.verdicts.verdict import Name
+from bench.validate.verdicts.verdict import FAILED, Name
 
 WORKLOADS = 8
 """Most workloads that are answered."""
@@ -70,12 +70,13 @@ def _converges(page: Page, cells: list[Cell]) -> str:
         ends = [f"{plain(c.label)} ends at {metric} {number_format.metric(c.eval.mean)}" for c in finished[:WORKLOADS]]
         return f"no finished solo run to compare with. {listed(ends)}." if ends else ""
     text = f"Solo ends at {metric} {number_format.metric(solo.eval.mean)} (n={solo.eval.n})"
-    rows = sorted(qualities(page, cells), key=lambda row: row.difference.value)
+    rows = sorted(qualities(page, cells, own=False), key=lambda row: row.difference.value)
     if not rows:
         return f"{text}; nothing else finished."
     low, high = _end(rows[0], metric), _end(rows[-1], metric)
     text += f"; {len(rows)} other cells from {low} to {high}." if len(rows) > 1 else f"; 1 other cell: {low}."
-    if worse := [plain(row.cell.label) for row in rows if row.verdict in ("FAIL", "XFAIL")]:
+    failed = {row.cell.name for row in qualities(page, cells) if row.verdict in FAILED}
+    if worse := [plain(row.cell.label) for row in rows if row.cell.name in failed]:
         text += f" Worse than the baseline: {listed(worse)}."
     reaches = [reach(cell) for cell in cells]
     reached = f"{sum(r.reached for r in reaches)} of {plural(sum(r.n for r in reaches), 'run')}"

@@ -26,6 +26,8 @@ def curves(history: RunHistory) -> Json:
         seen += samples
     lines = {str(number): _lines(column, sums) for number, column in columns.items()}
     lines["all"] = {name: _lines(together, sums)[name] for name in ("loss", "samples_per_s")}
+    if not history.run.counted:
+        lines = {name: each | {"samples_per_s": [None] * series.length} for name, each in lines.items()}
     return {"width_s": series.width, "epoch": epochs, "ranks": lines}
 
 

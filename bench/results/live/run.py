@@ -124,6 +124,11 @@ class RunFigures:
         return max(at - (at if self.first is None else self.first), 0.0)
 
     @property
+    def counted(self) -> bool:
+        """Whether its samples are known: a loop of one's own that does not tell them reports no steps."""
+        return self.steps > 0 or self.samples == 0
+
+    @property
     def startup(self) -> float:
         """Seconds from launch, or from when the run was resumed, until the last rank was ready."""
         launched = self.first if self.resumed is None else self.resumed.at

@@ -98,7 +98,7 @@ def _level(claim: LevelClaim, call: Call, better: bool, accept_improvement: bool
         name, why = ("PASS", "better than the margin, accepted") if accept_improvement else ("SUSPICIOUS", TOO_GOOD)
     why += f"; {claim.note}" if name == "PASS" and claim.note else ""
     extra = [line for line in (_sensitivity(claim), claim.aside) if line]
-    own = claim.case.own is not None
+    own = claim.case.own is not None and not claim.case.cell.is_solo
     figures = LevelFigures(float(claim.comparison.worse), low, high, claim.margin, claim.seeds, claim.base_seeds, own)
     line = f"{'; '.join([text, *extra])}: {why}"
     judged = replace(verdict(name, claim.check, claim.case.cell, line), figures=figures)

@@ -24,6 +24,9 @@ Name = Literal[
     "XPASS",
 ]
 
+FAILED: tuple[Name, ...] = ("FAIL", "XFAIL")
+"""Verdicts of checks that failed, the latter as expected."""
+
 _COMMAND = re.compile(r"[:;]? (?:make one: )?python -m bench ")
 
 EXITS: dict[Name, Exit] = {
@@ -68,7 +71,7 @@ class LevelFigures(NamedTuple):
     seeds: int
     base_seeds: int
     own: bool
-    """True: compared with the cell's own baseline; False: with solo's."""
+    """True: compared with a baseline of its own mode; False: with solo's."""
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,13 @@ def test_what_no_seed_decides_is_named() -> None:
     ]
 
 
+def test_a_known_failure_does_not_pass(tmp_path: Path) -> None:
+    """All was said to be as good as one device."""
+    good, bad, open_ = (remark(name, name, "mlp solo", "why") for name in ("PASS", "XFAIL", "INCONCLUSIVE"))  # type: ignore[arg-type]
+    assert in_words([good, bad]) == ["fails as expected: XFAIL; 1 other verdict passes"]
+    assert in_words([bad, open_]) == ["fails as expected: XFAIL; no other check failed; not decided: INCONCLUSIVE"]
+
+
 def test_a_damaged_list_of_known_failures_is_wrong_usage(tmp_path: Path, library: Path, capsys: Capture) -> None:
     runs = cell(tmp_path / "runs", "nccl_sync", (0.91,))
     (library / "expected.yaml").write_text("- {cell: 7}")

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from bench.results.cells import cells
 from bench.results.live.run import RunFigures
 from bench.results.runfolder import LOG, Run, find_runs
 from bench.runner.live_view import duration, epoch_line, rank_lines, run_line
+from ddp.core.messages.commands import Evaluate
 from ddp.core.messages.events import Evaluated, Progress, Ready
 from ddp.process.codec import Record
 from tests.bench.command.terminals import Terminal, terminal
@@ -102,7 +104,7 @@ def test_how_much_is_printed_is_a_number(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_an_epochs_speed_is_the_epochs() -> None:
     """It was that of the run so far, evaluation and all."""
     spec = replace(make_spec("solo"), epochs=2)
-    run, began = RunFigures(2), 0.0
+    run, last = RunFigures(2), None
     lines: list[str] = []
     records: list[Record] = [Ready(0.0, 0, 100, 10, "d", "cpu", "none")]
     for epoch, (ready, seconds) in enumerate(((0.0, 1.0), (6.0, 4.0))):
@@ -110,9 +112,27 @@ def test_an_epochs_speed_is_the_epochs() -> None:
         records.append(Evaluated(ready + seconds + 5.0, 0, epoch, 10, 5.0, 8.0, 5.0))
     for record in records:
         for done in run.add(record):
-            lines.append(epoch_line(spec, run, done, began))
-            began = done.seconds
+            lines.append(epoch_line(spec, run, done, last))
+            last = done
     assert [line.split("  ")[-1] for line in lines] == ["100 samples/s", "25 samples/s"]
+
+
+def test_what_ranks_trained_ahead_counts_when_it_was_trained() -> None:
+    """One of them was in the second epoch already when the first was evaluated, which lowered its speed."""
+    spec, run = replace(make_spec("cpu_async"), epochs=2), RunFigures(2)
+    records: list[Record] = [Ready(0.0, rank, 100, 10, "d", "cpu", "memory") for rank in (0, 1)]
+    for second in range(1, 11):  # 20 samples/s each, rank 1 from the fourth second on in the second epoch
+        for rank in (0, 1):
+            epoch = int(second > (5, 3)[rank])
+            records.append(Progress(float(second), rank, epoch, 1, 20, 1.0, 20.0, 0.1))
+        if second in (5, 10):
+            records += [
+                Evaluate(0, second // 10, 0, 1, True, ""),
+                Evaluated(float(second), 0, second // 10, 10, 5.0, 8.0, 0.0),
+            ]
+    ended = [done for record in records for done in run.add(record)]
+    lines = [epoch_line(spec, run, done, last) for last, done in pairwise([None, *ended]) if done]
+    assert [line.split("  ")[-1] for line in lines] == ["40 samples/s", "40 samples/s"]
 
 
 def test_the_time_left_follows_from_what_is_trained() -> None:

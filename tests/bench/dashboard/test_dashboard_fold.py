@@ -119,6 +119,22 @@ def test_a_run_that_was_gone_on_with_counts_its_rest_alone_for_speed() -> None:
     assert "went on from runs/x at 1,000 samples" in view.live(about(1), folded([*first, *rest]))["notes"]
 
 
+def test_what_was_trained_before_a_resumption_is_no_part_of_a_speed() -> None:
+    """Right after it, and in its result, speeds and times were those of both parts together."""
+    first = [events.Ready(100.0, 0, 1000, 5, "d", "cpu", "none"), events.Progress(110.0, 0, 0, 10, 1000, 9.0, 1.0, 0.1)]
+    rest = [
+        events.Resumed(112.0, 0, 1, 1000, "runs/x"),
+        events.Ready(114.0, 0, 1000, 5, "d", "cpu", "none"),
+        events.Progress(115.0, 0, 1, 10, 100, 0.9, 1.0, 0.1),
+    ]
+    history = folded([*first, *rest])
+    assert view.row(about(1), history)["samples_per_s"] == 100.0
+    metrics = make_metrics(make_spec("solo"))
+    for known in (None, metrics):
+        (shown,) = view.ranks(history, 1, known)
+        assert (shown["step_ms"], shown["speed"]) == (90.0, 111.1)
+
+
 def test_memory_and_processor_are_shown_by_rank() -> None:
     records = [
         events.Ready(100.0, 0, 1000, 5, "d", "cpu", "none"),

@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 from bench import loggers
+from bench.dashboard import tree
 from bench.loggers import RunInfo
 from bench.loggers import process as beside
 from bench.loggers.recorded import Scalar, recorded
@@ -140,7 +141,11 @@ def test_mlflow_has_the_run_once_with_parameters_and_series(
     assert run.data.metrics["final/accuracy"] == metrics.final.eval
     history = client.get_metric_history(run.info.run_id, "train/loss")
     assert [(point.step, point.value) for point in history] == [(e.epoch + 1, e.train_loss) for e in metrics.epochs]
-    assert find_runs(tmp_path / "runs")[1] == []  # its store is no run
+    found = (
+        [run.path for run in find_runs(tmp_path / "runs")[0]],
+        [place.folder for place in tree.scan(tmp_path / "runs").values()],
+    )
+    assert found == ([folder], [folder])  # the copies in its store counted as runs, too
     assert run.data.tags["bench.faults"] == str(len(metrics.faults))
     assert run.data.tags["mlflow.source.git.commit"] == metrics.git["sha"]
     kinds = [kind.path for kind in client.list_artifacts(run.info.run_id)]

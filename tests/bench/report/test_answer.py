@@ -15,7 +15,9 @@ from bench.base.exitcodes import Exit
 from bench.report.page import Page
 from bench.report.page_one.answer import Answer, answer
 from bench.report.page_one.plane import frontier
+from bench.report.page_one.questions import facts
 from bench.report.page_one.sentence import sentence
+from bench.report.page_one.tiles import tiles
 from bench.report.sections.answer import section
 from bench.results.cells import Cell, cells
 from bench.results.runfolder import find_runs
@@ -50,7 +52,7 @@ GOOD, WORSE, OPEN = (
 
 def verdict(cell: Cell, name: Name, figures: LevelFigures | None = None) -> Verdict:
     code = Exit.OK if name == "PASS" else Exit.REGRESSION
-    figures = figures or {"FAIL": WORSE, "INCONCLUSIVE": OPEN}.get(name, GOOD)
+    figures = figures or {"FAIL": WORSE, "XFAIL": WORSE, "INCONCLUSIVE": OPEN}.get(name, GOOD)
     return Verdict(name, "quality", cell.name, "accuracy 0.9 and more", code, figures=figures)
 
 
@@ -72,6 +74,7 @@ def asked(page: Page) -> Answer:
         ((5.0,), "PASS", "open", "about 2 more seeds may show it"),
         ((1.0, 9.0, 50.0), "PASS", "open", "is not measurable yet"),
         ((5.0, 5.2, 5.1), "FAIL", "open", "nothing passed"),
+        ((5.0, 5.2, 5.1), "XFAIL", "open", "nothing passed; nccl_sync ×2: proved > 0.50 pt worse"),
         ((5.0, 5.2, 5.1), "INCONCLUSIVE", "open", "whether nccl_sync is as good as one device is not decided"),
         ((5.0, 5.2, None), "PASS", "open", "target reached by 2 of 3 seeds"),
     ],
@@ -84,6 +87,24 @@ def test_an_answer_is_what_the_evidence_allows(
     assert found.kind == kind
     ((workload, trained),) = shown.workloads.items()
     assert words in sentence(shown, workload, trained, found)
+
+
+@pytest.mark.parametrize("name", ["PASS", "INCONCLUSIVE"])
+def test_a_baseline_of_its_own_says_nothing_of_one_device(tmp_path: Path, name: Name) -> None:
+    """A loss that was accepted was called as good as one device."""
+    shown = page(tmp_path, {"solo": SOLO, "nccl_sync": (5.0, 5.2, 5.1)}, {})
+    (cell,) = (cell for cell in shown.cells if not cell.is_solo)
+    shown = replace(shown, verdicts=(verdict(cell, name, GOOD._replace(own=True)),))
+    found = asked(shown)
+    assert (found.kind, found.why, found.options[0].passed) == ("open", "failed", False)
+    assert found.options[0].quality is not None
+    assert found.options[0].quality.difference.n_base == len(SOLO)  # the runs here, not the 20 recorded
+    ((workload, trained),) = shown.workloads.items()
+    text = " ".join([sentence(shown, workload, trained, found), *map(" ".join, facts(trained, found))])
+    assert "recorded" not in text
+    assert "as good as one device is not decided" not in text
+    assert "To compare nccl_sync with one device" in text
+    assert tiles(found)[0].value == ("0 of 1 way" if name == "PASS" else "not decided yet")
 
 
 def test_what_cannot_be_told_apart_is_named_beside_the_best(tmp_path: Path) -> None:

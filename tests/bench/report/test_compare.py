@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
 
 import pandas as pd
@@ -12,8 +14,9 @@ from bench.base.exitcodes import Exit
 from bench.command import cli
 from bench.command.verbs.compare_command import side
 from bench.report.cell_changes import CellMove, Side, moves
+from bench.report.measures.differences import MeanDifference, difference
 from bench.report.sections.changes import common
-from bench.report.two_sides import row, sentence, step_summary, tiles
+from bench.report.two_sides import row, sentence, step_summary, tiles, write_comparison
 from bench.results.cells import cells
 from bench.results.runfolder import Run, find_runs
 from tests.bench.references import cell, changed_trees, put
@@ -102,6 +105,17 @@ def test_more_seeds_that_all_reach_the_target_are_no_change(tmp_path: Path) -> N
     assert "→" not in row(move)["time to target"]
 
 
+def test_an_edited_result_is_left_out(trees: tuple[Path, Path], capsys: Capture) -> None:
+    """It was compared without a word."""
+    path = sorted(trees[1].rglob("metrics.json"))[0]
+    body = json.loads(path.read_text())
+    body["throughput"]["samples_per_s"] = -1.0
+    path.write_text(json.dumps(body))
+    now = side(str(trees[1]), trees[1])
+    assert path.parent not in [run.path for cell in now.cells for run in cell.runs]
+    assert capsys.readouterr().err.startswith(f"bench: left out: {path}: throughput.samples_per_s is -1")
+
+
 def test_nothing_in_common_is_said(tmp_path: Path, trees: tuple[Path, Path]) -> None:
     cell(tmp_path / "other", "solo", VALUES, data="mnist")
     assert sentence(moves(origin(trees[0]), origin(tmp_path / "other"))).startswith("**Nothing to compare**")
@@ -115,6 +129,52 @@ def test_one_seed_shows_nothing(tmp_path: Path) -> None:
     (move,) = moves(origin(tmp_path / "old"), origin(tmp_path / "new"))
     assert move.trend == "open"
     assert sentence([move]) == "1 cell had too few seeds to tell a change from chance."
+
+
+def test_a_side_of_equal_seeds_leaves_the_interval_of_the_other() -> None:
+    same = difference([0.1, 0.1, 0.1], [0.1, 0.1, 0.1, 0.1], True)  # their sd is 1e-17
+    assert same == MeanDifference(0.0, None, None, 4, 3)
+    for sides, sign in ((([0.974, 0.972, 0.976], [0.1] * 3), -1), (([0.1] * 3, [0.974, 0.972, 0.976]), 1)):
+        flat = difference(*sides, True)
+        assert flat is not None
+        assert flat.low is not None
+        assert flat.value == pytest.approx(sign * 0.874)
+        assert flat.value - flat.low == pytest.approx(4.303 * 0.002 / math.sqrt(3), rel=1e-3)  # t(0.975, 2), Welch
+
+
+@pytest.mark.parametrize(("before", "trend"), [((0.974, 0.972, 0.976), "worse"), ((0.974,) * 3, "open")])
+def test_equal_seeds_are_no_sameness(tmp_path: Path, before: tuple[float, ...], trend: str) -> None:
+    """A loss of 47 points was no change, as speeds had an interval."""
+    for name, values in (("old", before), ("new", (0.5,) * 3)):
+        for seed, value in enumerate(values):
+            spec = make_spec("nccl_sync", seed=seed, target=None)
+            own = {
+                "final": make_metrics(spec).final.model_copy(update={"eval": value}),
+                "params_sha256": f"{name}{seed}",
+            }
+            write_run(tmp_path / name, spec, make_metrics(spec).model_copy(update=own))
+    (move,) = moves(origin(tmp_path / "old"), origin(tmp_path / "new"))
+    assert move.speed is not None
+    assert move.speed.low is not None
+    assert move.trend == trend
+
+
+def test_a_loss_that_rose_is_shown_so(tmp_path: Path) -> None:
+    for name, values in (("old", (5.0, 5.1, 5.2)), ("new", (6.0, 6.1, 6.2))):
+        for seed, value in enumerate(values):
+            spec = make_spec("nccl_sync", seed=seed, metric="perplexity", higher_is_better=False, target=None)
+            own = {
+                "final": make_metrics(spec).final.model_copy(update={"eval": value}),
+                "params_sha256": f"{name}{seed}",
+            }
+            write_run(tmp_path / name, spec, make_metrics(spec).model_copy(update=own))
+    before, now = origin(tmp_path / "old"), origin(tmp_path / "new")
+    (move,) = moves(before, now)
+    assert (move.trend, row(move)["final metric"]) == ("worse", "+1 (+0.7733 to +1.227)")
+    write_comparison(before, now, tmp_path / "out")
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert "**+1 [+0.7733, +1.227]**" in text
+    assert "+ is better" not in text
 
 
 def test_the_report_begins_with_the_answer(

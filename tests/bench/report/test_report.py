@@ -111,6 +111,20 @@ def test_one_run_and_no_run_have_a_report(tree: Path, tmp_path: Path) -> None:
         write_report(tmp_path / "nowhere", tmp_path / "x")
 
 
+@pytest.mark.usefixtures("undrawn")
+def test_a_run_that_is_refused_makes_no_figure(tmp_path: Path) -> None:
+    """Its time was part of the recommendation, though no check had judged it."""
+    for mode in ("solo", "nccl_sync"):
+        folders = [write_run(tmp_path / "runs", make_spec(mode, seed=seed)) for seed in range(2)]
+    with (folders[0] / "events.jsonl").open("ab") as events:
+        events.write(b"garbage\n")
+    text = write_report(tmp_path / "runs", tmp_path / "out", baseline=tmp_path / "none.json").read_text()
+    assert "3 runs of 1 way of training and of one device: **3 ok**. **1 folder could not be read.**" in text
+    problems = text.split("## Problems")[1].split("\n## ")[0]
+    assert f"{folders[0].name}/events.jsonl" in problems.replace("\\", "")
+    assert "malformed message" in problems
+
+
 def test_a_report_that_cannot_be_written_is_one_clear_line(tree: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="cannot write the report"):

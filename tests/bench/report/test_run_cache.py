@@ -59,7 +59,7 @@ def grouped(root: Path) -> Sequence[Cell]:
 
 
 def asked(root: Path) -> list[Verdict]:
-    return judged(grouped(root), [], BASELINES)
+    return judged(grouped(root), [], BASELINES).verdicts
 
 
 def test_what_is_kept_is_what_was_judged(home: Path, root: Path, read: list[Path]) -> None:
@@ -103,7 +103,7 @@ def test_nothing_is_kept_of_what_has_changed(home: Path, root: Path, name: str) 
 def outcome(root: Path, cache: bool) -> list[str]:
     runs, problems = find_runs(root)
     named = [(root.name, line) for line in problems]
-    verdicts = judged(cells(runs), named, BASELINES) if cache else judge([root], BASELINES).verdicts
+    verdicts = judged(cells(runs), named, BASELINES).verdicts if cache else judge([root], BASELINES).verdicts
     return sorted(map(str, verdicts))
 
 

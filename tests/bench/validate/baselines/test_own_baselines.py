@@ -10,12 +10,15 @@ import pytest
 import bench
 from bench.base import paths
 from bench.base.paths import judged_by
+from bench.command.printed.summary import in_words
 from bench.report import judged
 from bench.results.cells import cells
 from bench.results.runfolder import find_runs
+from bench.validate import Terms, judge
 from bench.validate.baselines.folder import load
-from tests.bench.references import FIVE, TODAY, baselines, cell, one
+from tests.bench.references import FIVE, TODAY, TWENTY, baselines, cell, one
 
+VALUES = tuple(value - 0.2 for value in TWENTY)
 BETTER = tuple(value + 0.02 for value in FIVE)
 
 
@@ -43,6 +46,15 @@ def test_an_own_baseline_comes_before_the_committed_one_of_its_cell(committed: P
     library = load(*judged_by(committed))
     assert not library.broken
     assert [reference.config_hash for reference in library.references] == [*load(committed).places]
+
+
+@pytest.mark.parametrize(("mode", "said"), [("solo", "one device"), ("nccl_sync", "its own baseline")])
+def test_what_is_compared_with_its_own_baseline_is_called_so(committed: Path, mode: str, said: str) -> None:
+    """A pass was called as good as one device, though none was compared with."""
+    accepted(VALUES, mode)
+    verdicts = judge([cell(Path("runs"), mode, VALUES)], committed, Terms(today=TODAY)).verdicts
+    (words,) = in_words([verdict for verdict in verdicts if verdict.name == "PASS"])
+    assert words.startswith(f"as good as {said}: ")
 
 
 def test_both_folders_are_read(committed: Path) -> None:
@@ -77,9 +89,9 @@ def test_a_report_judges_anew_when_an_own_baseline_comes(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     grouped = cells(find_runs(cell(Path("runs"), "solo", FIVE))[0])
-    before = judged(grouped, [], committed)
+    before = judged(grouped, [], committed).verdicts
     accepted(BETTER)
-    assert judged(grouped, [], committed) != before
+    assert judged(grouped, [], committed).verdicts != before
 
 
 @pytest.mark.parametrize(("judged", "named"), [("package", ""), ("baselines", ""), ("others", " --baseline others")])
