@@ -78,7 +78,7 @@ def setup(cells: Sequence[Cell], each: Answer) -> str:
     about, w = solo.about, solo.workload
     text = f"One device here: mean {plain(about.final.eval_metric)} {levels(solo.eval)}"
     times = Timing.of(solo).seconds
-    if (seconds := measured(times)) and len(seconds) == len(times) and len(targets([solo])) == 1:
+    if all(seconds := measured(times)) and 0 < len(seconds) == len(times) and len(targets([solo])) == 1:
         text += f", target {about.target.value or 0.0:g} after {number(geometric_mean(seconds))} s"
     sizes = sorted({option.cell.about.world_size for option in each.options} - {1})
     whole = ", ".join(f"{w.batch_size * size} over {size}" for size in sizes)

@@ -18,7 +18,7 @@ from bench.report.measures.time_to_target import reach
 from bench.report.page import Page
 from bench.report.page_one.answer import Answer, answer
 from bench.report.page_one.frontier import picture
-from bench.report.page_one.questions import LEFT, SURE, as_good, facts, left
+from bench.report.page_one.questions import LEFT, SURE, as_good, facts, left, setup
 from bench.report.page_one.scaling_series import answered, outside, scaling
 from bench.report.page_one.sentence import sentence
 from bench.report.page_one.tiles import tiles
@@ -162,6 +162,14 @@ def test_a_baseline_is_not_missed_where_there_is_one(tmp_path: Path, name: str) 
     assert found.chosen is not None
     assert as_good(found.chosen) == "Not judged: status: rank 1 raised."
     assert "A baseline of one device" not in questions[LEFT]
+
+
+def test_a_target_that_is_met_at_once_has_no_mean_time(tmp_path: Path) -> None:
+    """There is no geometric mean of zeros: the report ended with a traceback."""
+    shown = page(tmp_path, QUICK, {"nccl_sync": "PASS"})
+    met = shown.cells[0].about.target.model_copy(update={"seconds": 0.0})
+    found, _, _ = spoken(changed(shown, "solo", target=met))
+    assert "target" not in setup(shown.cells, found)
 
 
 def test_a_target_that_nobody_set_is_not_missed(tmp_path: Path) -> None:
