@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -141,6 +141,24 @@ class StepPasses:
                     "the step makes or clears gradients itself, which accumulate would count wrongly: leave backward() "
                     "and zero_grad() to the engine, or leave accumulate out"
                 )
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Run a block with the model in evaluation mode. Every module gets its mode back by its own `train`, which may do more
+    than set the mode: layers of LoRA merge weights there. The parameters of such modules keep their bits.
+    To be called without gradients."""
+    modes = [(module, module.training) for module in model.modules()]
+    special = [module for module, _ in modes if type(module).train is not nn.Module.train]
+    kept = [(p, p.clone()) for module in special for p in module.parameters(recurse=False)]
+    model.eval()
+    yield
+    model.train()
+    for module, mode in modes:  # a module comes before those inside it
+        if module.training != mode:
+            module.train(mode)
+    for parameter, values in kept:
+        parameter.copy_(values)
 
 
 def backward(loss: Tensor) -> None:
