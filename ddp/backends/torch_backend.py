@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import timedelta
@@ -105,6 +105,8 @@ class TorchStep:
     def __init__(self, replica: Replica, job: Job, loop: RankContext) -> None:
         self.replica, self.size, self.device = replica, job.world_size, loop.device
         self.module: nn.Module = replica.model
+        self.unmoved: Sequence[Tensor] = replica.unmoved
+        """Parameters that the optimizer does not have: their gradients must be cleared here."""
         self._heart, self._built, self._inside = loop.heart.limited(BEATS), False, False
         self._backend, self._accumulate = job.backend, job.step.accumulate
         self._watch = sparse.Watch(job.backend)
@@ -136,6 +138,8 @@ class TorchStep:
             self._managed = managed(self.module, self.replica.state.named)
             self.watch()
         self.replica.optimizer.zero_grad(set_to_none=True)
+        for parameter in self.unmoved:
+            parameter.grad = None
         self._sketches.begin()
         factor = batch.samples * self.size / batch.total
         for parameter in self.replica.state.parameters if self._sketches.drawn else ():
@@ -182,7 +186,8 @@ class TorchStep:
 
     def exchange(self, batch: Batch) -> None:
         """Finish the step's exchange, which happened in the backward pass. Raises ValueError for parameters without
-        gradients."""
+        gradients, and for those that were unfrozen meanwhile."""
+        self.replica.state.check_frozen()
         refuse_unused(self._managed, self._backend)
         self._watch.rest()
         for hook in self._hooks:

@@ -62,7 +62,7 @@ class Replica:
         # A list: the factory may iterate over it more than once.
         self.optimizer = usable(as_one(self.task.optimizer(list(self.model.parameters()))), self.state)
         self.sketcher = Sketcher(self.model, self.state, self.optimizer, job.seed)
-        self._unmoved = _others(self.state, self.optimizer)
+        self.unmoved = _others(self.state, self.optimizer)
         """Parameters that the optimizer does not have: their gradients must be cleared here."""
         self.parameter_guard = StepParameterGuard(self.state.named, self.optimizer)
         self.settings = settings_of(self.optimizer)
@@ -234,7 +234,7 @@ class Replica:
         """Begin a step without other ranks: clear all gradients."""
         self.step_sketches.begin()
         self.optimizer.zero_grad(set_to_none=True)
-        for parameter in self._unmoved:
+        for parameter in self.unmoved:
             parameter.grad = None
 
     def _clip(self, team: GradientSync | None) -> None:
