@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from ddp.backends.base import GroupBackend, RankContext
+from ddp.backends.peer_module import PeerModule
 from ddp.comm.transports.base import ExchangeBroken
 from ddp.comm.transports.gloo import limit_collectives
 from ddp.comm.transports.nccl import own_gpu
@@ -236,21 +237,6 @@ class TorchStep:
         places = [self.device] if self.device.type == "cuda" else None
         settings = ddp_settings(self.replica.model, self.replica.task, self._accumulate)
         return PeerModule(self.replica.model, device_ids=places, **settings)
-
-
-class PeerModule(nn.parallel.DistributedDataParallel):
-    """DistributedDataParallel with an error message for a step that uses attributes of the wrapped model."""
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError as error:
-            if hasattr(self._modules.get("module"), name):
-                raise AttributeError(
-                    f"the step uses the model's own {name}, and PyTorch's DistributedDataParallel trains what model(...) "
-                    "computes: have forward compute it, or take another mode (nccl_sync takes it)"
-                ) from error
-            raise
 
 
 def ddp_settings(model: nn.Module, task: Task, accumulate: int = 1) -> dict[str, Any]:

@@ -162,7 +162,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def backward(loss: Tensor) -> None:
-    """Run the backward pass of a loss. Raise ValueError if the step called `backward` itself."""
+    """Run the backward pass of a loss. Raise ValueError if the step called `backward` itself, and as `refuse_changed`."""
     try:
         loss.backward()  # type: ignore[no-untyped-call]
     except RuntimeError as error:
@@ -171,4 +171,14 @@ def backward(loss: Tensor) -> None:
                 "the step called backward() on what its loss is made of: return the loss, and leave backward, the "
                 "optimizer's step and zero_grad to the engine; or it keeps a tensor of an earlier step: detach() that"
             ) from error
+        refuse_changed(error)
         raise
+
+
+def refuse_changed(error: RuntimeError) -> None:
+    """Raise ValueError if `error` is that of PyTorch's DistributedDataParallel for a static graph that changes."""
+    if "training graph has changed in this iteration" in str(error):
+        raise ValueError(
+            "the loss depends on other parameters than in the first step, which PyTorch's static graph does not take: take "
+            "another mode (nccl_sync and zero1 take it)"
+        ) from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -22,7 +21,6 @@ from ddp.comm.transports.base import ExchangeBroken, broken
 from ddp.core.errors import RankFailed, RankLost
 from ddp.core.messages.events import Evaluated, Ready
 from ddp.core.settings.checkpoints import Checkpointing
-from ddp.replica.handle import WorkerHandle
 from ddp.replica.task import Task, Tensors
 from tests.bench.planned import planned
 from tests.held_up import in_time
@@ -92,74 +90,6 @@ def test_a_loss_that_does_not_depend_on_all_is_refused_in_words(play: Play, engi
     ):
         play("sync", engine, partial(beside, False), epochs=1)
     assert "0.beside.weight" in play("sync", engine, partial(beside, True), epochs=1).state()
-
-
-def _half_frozen() -> nn.Module:
-    net = toy.net(norm=False)
-    next(net.parameters()).requires_grad_(False)
-    return net
-
-
-def _unfreeze(epoch: int, worker: WorkerHandle) -> None:
-    if epoch:
-        worker.model.requires_grad_(True)
-
-
-def unfreezing() -> Task:
-    return replace(toy.task(), model=_half_frozen, epoch_callback=_unfreeze)
-
-
-@pytest.mark.parametrize("engine", ["torch_ddp", *slow("torch_zero1", "torch_local_sgd")])
-def test_what_is_unfrozen_during_training_is_refused(play: Play, engine: str) -> None:
-    """Each rank trained it by itself."""
-    with pytest.raises(RankFailed, match=r"parameter 0\.weight was unfrozen after training began"):
-        play("sync", engine, unfreezing)
-
-
-def _last_only(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters[-2:], lr=0.1)
-
-
-def _cleared(model: nn.Module, batch: Tensors) -> torch.Tensor:
-    assert all(parameter.grad is None for parameter in model.parameters())
-    return toy.loss(model, batch)
-
-
-def tuning() -> Task:
-    return replace(toy.task(), optimizer=_last_only, loss=_cleared)
-
-
-@pytest.mark.parametrize("engine", ["torch_ddp", *slow("torch_fsdp")])
-def test_gradients_that_no_optimizer_has_are_cleared(play: Play, engine: str) -> None:
-    """They added up, and the judge found no average of the ranks' gradients."""
-    assert len(play("sync", engine, tuning, epochs=1).digests) == 1
-
-
-def _hooked() -> nn.Module:
-    net = toy.net(norm=False)
-    next(net.parameters()).register_hook(torch.sign)  # type: ignore[no-untyped-call]
-    return net
-
-
-def _weight_norm() -> nn.Module:
-    return nn.Sequential(nn.utils.weight_norm(nn.Linear(6, 2)))
-
-
-def of_model(model: Callable[[], nn.Module]) -> Task:
-    return replace(toy.task(), model=model)
-
-
-@pytest.mark.parametrize(
-    ("model", "line"),
-    [
-        (_hooked, r"no hooks on gradients, and 0\.weight has one: take mode=zero3"),
-        *slow((_weight_norm, r"cannot be copied: take torch\.nn\.utils\.parametrizations\.weight_norm")),
-    ],
-)
-def test_fully_shard_refuses_what_its_copy_would_lack(play: Play, model: Callable[[], nn.Module], line: str) -> None:
-    """Pruned weights came back."""
-    with pytest.raises(RankFailed, match=line):
-        play("sync", "torch_fsdp", partial(of_model, model), epochs=1)
 
 
 @pytest.mark.parametrize("engine", every(2, PEERS))
