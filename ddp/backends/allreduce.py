@@ -21,6 +21,7 @@ from ddp.core.messages.commands import Average
 from ddp.core.values.frozen import finite
 from ddp.gradients.average import GradientAverage
 from ddp.process.clock import now
+from ddp.replica.memory.buffers import finite_part
 from ddp.replica.memory.flat import swapped
 from ddp.replica.memory.weighted_mean import PIECE, pieces, ratio, square
 from ddp.replica.optim.optimizer_state import InnerOptimizer
@@ -151,7 +152,7 @@ class Backend(GroupBackend):
                 # The wire tensor keeps the received values, as a rank that missed the round may ask for them.
                 mean = mean.to(own.dtype, copy=then is not None)
                 if then is not None and not self._exact:
-                    mean.add_(then)
+                    mean.add_(finite_part(then))
                 if step is not None and then is not None:
                     step.step(mean, then, piece)
                 if then is not None:
@@ -224,10 +225,11 @@ class Backend(GroupBackend):
 
 
 def _lay(wire: Tensor, values: Tensor, weight: float, last: Tensor | None) -> None:
-    """Write values times `weight`, or their differences to `last` times `weight`, to the wire tensor."""
+    """Write values times `weight`, or their differences to `last` times `weight`, to the wire tensor. `_take`
+    adds `last`; where that is not finite both take zero for it."""
     if not weight:
         wire.fill_(-0.0)  # ignores any NaN of an idle rank; -0.0 keeps the sign of zeros in the sum
     elif last is None:
         wire.copy_(values).mul_(weight)
     else:
-        wire.copy_((values - last).masked_fill_(values == last, 0.0).mul_(weight))
+        wire.copy_((values - finite_part(last)).mul_(weight))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import timedelta
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from ddp.backends.base import GroupBackend, RankContext
+from ddp.backends.peer_module import PeerModule
 from ddp.comm.transports.base import ExchangeBroken
 from ddp.comm.transports.gloo import limit_collectives
 from ddp.comm.transports.nccl import own_gpu
@@ -105,6 +106,8 @@ class TorchStep:
     def __init__(self, replica: Replica, job: Job, loop: RankContext) -> None:
         self.replica, self.size, self.device = replica, job.world_size, loop.device
         self.module: nn.Module = replica.model
+        self.unmoved: Sequence[Tensor] = replica.unmoved
+        """Parameters that the optimizer does not have: their gradients must be cleared here."""
         self._heart, self._built, self._inside = loop.heart.limited(BEATS), False, False
         self._backend, self._accumulate = job.backend, job.step.accumulate
         self._watch = sparse.Watch(job.backend)
@@ -136,6 +139,8 @@ class TorchStep:
             self._managed = managed(self.module, self.replica.state.named)
             self.watch()
         self.replica.optimizer.zero_grad(set_to_none=True)
+        for parameter in self.unmoved:
+            parameter.grad = None
         self._sketches.begin()
         factor = batch.samples * self.size / batch.total
         for parameter in self.replica.state.parameters if self._sketches.drawn else ():
@@ -182,7 +187,8 @@ class TorchStep:
 
     def exchange(self, batch: Batch) -> None:
         """Finish the step's exchange, which happened in the backward pass. Raises ValueError for parameters without
-        gradients."""
+        gradients, and for those that were unfrozen meanwhile."""
+        self.replica.state.check_frozen()
         refuse_unused(self._managed, self._backend)
         self._watch.rest()
         for hook in self._hooks:
@@ -231,21 +237,6 @@ class TorchStep:
         places = [self.device] if self.device.type == "cuda" else None
         settings = ddp_settings(self.replica.model, self.replica.task, self._accumulate)
         return PeerModule(self.replica.model, device_ids=places, **settings)
-
-
-class PeerModule(nn.parallel.DistributedDataParallel):
-    """DistributedDataParallel with an error message for a step that uses attributes of the wrapped model."""
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError as error:
-            if hasattr(self._modules.get("module"), name):
-                raise AttributeError(
-                    f"the step uses the model's own {name}, and PyTorch's DistributedDataParallel trains what model(...) "
-                    "computes: have forward compute it, or take another mode (nccl_sync takes it)"
-                ) from error
-            raise
 
 
 def ddp_settings(model: nn.Module, task: Task, accumulate: int = 1) -> dict[str, Any]:

@@ -38,13 +38,15 @@ class FullyShardedStep(TorchStep):
     group_elements = GROUP_ELEMENTS
 
     def build(self) -> None:
-        """Shard a copy of the model. The optimizer stays the same object and updates the shards from now on."""
+        """Shard a copy of the model. The optimizer stays the same object and updates the shards from now on. Raises
+        ValueError for a model that has no full copy."""
         own = list(self.replica.model.parameters())
         twin = _twin(self.replica.model)
         mesh = init_device_mesh(self.device.type, (dist.get_world_size(),))
         _shard(twin, mesh, self.group_elements)
         self.module = twin
         places: dict[Tensor, Tensor] = dict(zip(own, twin.parameters(), strict=True))
+        self.unmoved = [places[parameter] for parameter in self.unmoved]
         for part in members(self.replica.optimizer):
             for group in part.param_groups:
                 for parameter in group["params"]:
@@ -122,8 +124,23 @@ def _own_rows(parameter: Tensor) -> tuple[Tensor, int]:
 
 
 def _twin(model: nn.Module) -> nn.Module:
-    """Return a copy of the model in memory of its own."""
-    twin = copy.deepcopy(model)
+    """Return a copy of the model in memory of its own. Raises ValueError if a copy would lack something."""
+    for name, parameter in model.named_parameters():
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+            raise ValueError(
+                f"torch_fsdp trains a sharded copy of the model, which has no hooks on gradients, and {name} has one: take "
+                "mode=zero3, which keeps them"
+            )
+    try:
+        twin = copy.deepcopy(model)
+    except RuntimeError as error:
+        if "deepcopy protocol" not in str(error):
+            raise
+        raise ValueError(
+            "torch_fsdp trains a sharded copy of the model, and a module keeps a tensor that is computed from parameters, "
+            "which cannot be copied: take torch.nn.utils.parametrizations.weight_norm for that of torch.nn.utils, or "
+            "mode=zero3"
+        ) from error
     copies: dict[Tensor, Tensor] = {}
     for module in twin.modules():
         for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False):

@@ -20,7 +20,8 @@ from torchft.local_sgd import DiLoCo, LocalSGD
 
 from ddp.backends import allreduce, passed_state
 from ddp.backends.base import AverageResult, RankContext
-from ddp.backends.torch_backend import PeerModule, TorchStep
+from ddp.backends.peer_module import PeerModule
+from ddp.backends.torch_backend import TorchStep
 from ddp.backends.torchft_group import Transport
 from ddp.comm.collectives import Collectives
 from ddp.comm.transports import memory

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sized
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -65,28 +65,29 @@ class MapSource:
         """Return the samples at `indices` (int64, shape [n]), in that order, collated, with tensors on the device.
 
         `draws`: random streams of these samples. The data set's draws from torch then use the stream of each sample, and
-        are the same in every batch; `__getitems__` uses the stream of the first sample. Without `draws` they use torch's
-        global generator. Raise BadSample."""
+        are the same in every batch; `__getitems__` uses the stream of the first sample, and `collate` goes on where the
+        samples end. Without `draws` they use torch's global generator. Raise BadSample."""
         wanted = indices.tolist()
         with self._turn.taken():
-            samples = self._read(wanted, draws)
+            samples, mode = self._read(wanted, draws)
         with _blamed(f"samples {some(wanted)} make no batch", self.collate):
-            return move(_put_together(self.collate, samples), self._device)
+            return move(_put_together(self.collate, samples, mode), self._device)
 
-    def _read(self, wanted: list[int], draws: Draws | None) -> list[Any]:
+    def _read(self, wanted: list[int], draws: Draws | None) -> tuple[list[Any], Seeded | None]:
+        """Return the samples, and what draws with `draws` go on with."""
         several = self._several()
         if draws is None:
-            return self._together(several, wanted) if several else [self._one(index) for index in wanted]
+            return self._together(several, wanted) if several else [self._one(index) for index in wanted], None
         with Seeded() as mode:
             seeds = draws.keys.tolist()
             if several and wanted:
                 mode.seed(seeds[0])
-                return self._together(several, wanted)
+                return self._together(several, wanted), mode
             samples = []
             for index, seed in zip(wanted, seeds, strict=True):
                 mode.seed(seed)
                 samples.append(self._one(index))
-            return samples
+            return samples, mode
 
     def _several(self) -> Any:
         """Return the data set's `__getitems__`, if it has one. A Subset's is ignored if the data set below it has none,
@@ -142,21 +143,31 @@ class Rows:
         """Return the bytes that `to` needs on a device."""
         return self._source.nbytes
 
-    def batch(self, indices: Tensor) -> Any:
-        """Return the samples at `indices` (int64, shape [n]), in that order, collated. Raise BadSample."""
+    def batch(self, indices: Tensor, draws: Draws | None = None) -> Any:
+        """Return the samples at `indices` (int64, shape [n]), in that order, collated. With `draws`, `collate` draws as for
+        a `MapSource` of them. Raise BadSample."""
         members = self._source.batch(indices)
         samples = list(zip(*members, strict=True)) if len(members) > 1 else list(members[0])
+        mode = None if draws is None else Seeded()
+        if mode and draws and samples:
+            mode.seed(int(draws.keys[-1]))
         with _blamed(f"samples {some(indices.tolist())} make no batch"):
-            return _put_together(self.collate, samples)
+            return _put_together(self.collate, samples, mode)
 
     def to(self, device: torch.device) -> Rows:
         """Return the same data on `device`."""
         return Rows(self._source.to(device), self.collate)
 
 
-def _put_together(collate: Collate, samples: list[Any]) -> Any:
-    """Return the batch of `samples`. Raise ValueError if `collate` returns None."""
-    if (batch := collate(samples)) is None:
+DRAWING = MapSource, Rows
+"""Sources whose `batch` takes the random streams of its samples."""
+
+
+def _put_together(collate: Collate, samples: list[Any], mode: Seeded | None) -> Any:
+    """Return the batch of `samples`; `mode` seeds what `collate` draws. Raise ValueError if it returns None."""
+    with nullcontext() if mode is None or collate is default_collate else mode:  # the default draws nothing
+        batch = collate(samples)
+    if batch is None:
         raise ValueError("collate_fn returned nothing; it must return the batch")
     return batch
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ddp.data.augment import Augment, augmented
-from ddp.data.dataset import MapSource
+from ddp.data.dataset import DRAWING
 from ddp.data.draws import Draws
 from ddp.data.epoch_order import EpochOrder
 from ddp.data.seeded import others, seed_others, set_others
@@ -100,7 +100,7 @@ def _batch(source: Any, visits: EpochOrder, augment: Augment | None, drawn: Any)
 def _read(source: Any, visits: EpochOrder, augment: Augment | None, drawn: list[int]) -> Any:
     indices = torch.tensor(drawn)
     draws = partial(Draws, visits.seed, 0, indices)
-    batch = source.batch(indices, draws()) if isinstance(source, MapSource) else source.batch(indices)
+    batch = source.batch(indices, draws()) if isinstance(source, DRAWING) else source.batch(indices)
     return augmented(augment, batch, draws)
 
 

@@ -13,7 +13,7 @@ import torch
 
 from ddp.core.samples.spans import Batch
 from ddp.data.augment import Augment, augmented
-from ddp.data.dataset import MapSource
+from ddp.data.dataset import DRAWING
 from ddp.data.draws import Draws
 from ddp.data.epoch_order import EpochOrder
 from ddp.data.source import TensorSource, every, move
@@ -61,7 +61,7 @@ class Gather:
         tensors: tuple[torch.Tensor, ...] = getattr(source, "tensors", ())
         self.sample_bytes = [tensor.nbytes // max(len(tensor), 1) for tensor in tensors]
         """Bytes of a sample in each tensor of the source, if it has tensors."""
-        self._drawn = isinstance(source, MapSource)
+        self._drawn = isinstance(source, DRAWING)
         self._asked: list[torch.Tensor] = []
         self._tallied, self._lock = 0, Lock()
         self._given: dict[Batch, Any] | None = None

@@ -75,17 +75,23 @@ class OwnNumbers:
 class Seeded(TorchFunctionMode):
     """`with Seeded() as mode: mode.seed(7); torch.rand(3)` draws from `seed`, and leaves the global generator unchanged.
 
-    Applies to torch's functions on the CPU that accept a generator; an explicit generator is used as it is. Raises
-    ValueError for dropout and similar functions, which accept none. Affects this thread only. Does not affect other
-    libraries (NumPy, `random`)."""
+    Applies to torch's functions that accept a generator; an explicit generator is used as it is. Raises ValueError for
+    dropout and similar functions, which accept none. Affects this thread only. Does not affect other libraries (NumPy,
+    `random`)."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._generator = torch.Generator()
+        self._generators = {"cpu": torch.Generator()}
 
     def seed(self, seed: int) -> None:
-        """Seed the generator with any 64-bit integer."""
-        self._generator.manual_seed(seed)
+        """Seed the generators, one for each kind of device, with any 64-bit integer."""
+        self._generators = {"cpu": self._generators["cpu"].manual_seed(seed)}
+
+    def _generator(self, device: torch.device) -> torch.Generator:
+        if device.type not in self._generators:
+            seed = self._generators["cpu"].initial_seed()
+            self._generators[device.type] = torch.Generator(device).manual_seed(seed)
+        return self._generators[device.type]
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -97,7 +103,7 @@ class Seeded(TorchFunctionMode):
                 "mask by torch.rand"
             )
         if _draws(func, kwargs):
-            kwargs = {**kwargs, "generator": self._generator}
+            kwargs = {**kwargs, "generator": self._generator(_device(args, kwargs))}
         return func(*args, **kwargs)
 
 
@@ -120,6 +126,13 @@ class Undrawn(TorchFunctionMode):
 def _draws(func: Callable[..., Any], kwargs: dict[str, Any]) -> bool:
     """Return whether a call of a torch function draws from the global generator, but could use another."""
     return getattr(func, "__name__", "") in _FUNCTIONS and kwargs.get("generator") in (None, torch.default_generator)
+
+
+def _device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
+    """Return the device of what a call draws: the one named, or that of its tensors, or the CPU."""
+    named = kwargs.get("device")
+    tensors = (part.device for part in (*args, *kwargs.values()) if isinstance(part, torch.Tensor))
+    return torch.device(next(tensors, "cpu") if named is None else named)
 
 
 def _closed(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -64,14 +64,12 @@ class Accumulating(Replica):
     def _add_gradients(self, batch: Batch, at: float) -> tuple[Tensor, float, float]:
         """Accumulate the gradients of one pass. Return (mean loss, time at the end, seconds of waiting for the random
         generator)."""
-        meter, waited = self._meter, 0.0
+        meter = self._meter
         part = batch.samples / self.own
         earlier = self._put_aside() if part < 1.0 else []
         base = self._epoch(batch.epoch)
         with self.turns.of(lambda: (base + batch.start) & 0x7FFF_FFFF_FFFF_FFFF, self._device):
-            if self.turns.taken:
-                waited, at = -at, meter.add("wait", at)
-                waited += at
+            at, waited = self._turn(at)
             tensors = self.read(batch)
             at = meter.add("data", at)
             self.parameter_guard.begin()
@@ -84,10 +82,17 @@ class Accumulating(Replica):
             if parameter.grad is not None:  # from a backward() inside the user's loss
                 parameter.grad *= part
         factor = part * self.passes.loss_scale
-        (loss if factor == 1.0 else loss * factor).backward()  # type: ignore[no-untyped-call]
+        with self.turns.back(self._device):
+            at, more = self._turn(at)
+            (loss if factor == 1.0 else loss * factor).backward()  # type: ignore[no-untyped-call]
         self.parameter_guard.end()
         _add_to(earlier)
-        return loss, meter.add("backward", at), waited
+        return loss, meter.add("backward", at), waited + more
+
+    def _turn(self, at: float) -> tuple[float, float]:
+        """Return (time, seconds since `at`), now that the random generator is this replica's, if replicas take turns."""
+        began, at = at, self._meter.add("wait", at) if self.turns.taken else at
+        return at, at - began
 
     def _put_aside(self) -> Sequence[tuple[Tensor, Tensor]]:
         """Remove the window's gradients from the parameters, because the user's loss may clear them. Return (parameter,

@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -143,8 +143,26 @@ class StepPasses:
                 )
 
 
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Run a block with the model in evaluation mode. Every module gets its mode back by its own `train`, which may do more
+    than set the mode: layers of LoRA merge weights there. The parameters of such modules keep their bits.
+    To be called without gradients."""
+    modes = [(module, module.training) for module in model.modules()]
+    special = [module for module, _ in modes if type(module).train is not nn.Module.train]
+    kept = [(p, p.clone()) for module in special for p in module.parameters(recurse=False)]
+    model.eval()
+    yield
+    model.train()
+    for module, mode in modes:  # a module comes before those inside it
+        if module.training != mode:
+            module.train(mode)
+    for parameter, values in kept:
+        parameter.copy_(values)
+
+
 def backward(loss: Tensor) -> None:
-    """Run the backward pass of a loss. Raise ValueError if the step called `backward` itself."""
+    """Run the backward pass of a loss. Raise ValueError if the step called `backward` itself, and as `refuse_changed`."""
     try:
         loss.backward()  # type: ignore[no-untyped-call]
     except RuntimeError as error:
@@ -153,4 +171,14 @@ def backward(loss: Tensor) -> None:
                 "the step called backward() on what its loss is made of: return the loss, and leave backward, the "
                 "optimizer's step and zero_grad to the engine; or it keeps a tensor of an earlier step: detach() that"
             ) from error
+        refuse_changed(error)
         raise
+
+
+def refuse_changed(error: RuntimeError) -> None:
+    """Raise ValueError if `error` is that of PyTorch's DistributedDataParallel for a static graph that changes."""
+    if "training graph has changed in this iteration" in str(error):
+        raise ValueError(
+            "the loss depends on other parameters than in the first step, which PyTorch's static graph does not take: take "
+            "another mode (nccl_sync and zero1 take it)"
+        ) from error

@@ -33,7 +33,7 @@ from ddp.replica.memory.extra_state import plain_extra_state, set_extra_state
 from ddp.replica.memory.flat import FlatState
 from ddp.replica.optim.learning_rates import Rates
 from ddp.replica.optim.optimizers import as_one, settings_of, usable
-from ddp.replica.passes import StepPasses, backward
+from ddp.replica.passes import StepPasses, backward, evaluating
 from ddp.replica.scalars import Scalars
 from ddp.replica.task import Job, Task, Tensors, epoch_samples, whole_batches
 from ddp.replica.trainable import trainable
@@ -62,7 +62,7 @@ class Replica:
         # A list: the factory may iterate over it more than once.
         self.optimizer = usable(as_one(self.task.optimizer(list(self.model.parameters()))), self.state)
         self.sketcher = Sketcher(self.model, self.state, self.optimizer, job.seed)
-        self._unmoved = _others(self.state, self.optimizer)
+        self.unmoved = _others(self.state, self.optimizer)
         """Parameters that the optimizer does not have: their gradients must be cleared here."""
         self.parameter_guard = StepParameterGuard(self.state.named, self.optimizer)
         self.settings = settings_of(self.optimizer)
@@ -234,7 +234,7 @@ class Replica:
         """Begin a step without other ranks: clear all gradients."""
         self.step_sketches.begin()
         self.optimizer.zero_grad(set_to_none=True)
-        for parameter in self._unmoved:
+        for parameter in self.unmoved:
             parameter.grad = None
 
     def _clip(self, team: GradientSync | None) -> None:
@@ -266,23 +266,20 @@ class Replica:
         first, last = size * part // parts, size * (part + 1) // parts
         batches = [Batch(0, start, min(start + most, last), 0) for start in range(first, last, most)]
         self._eval.expect(batches)
-        training = [module for module in self.model.modules() if module.training]
-        self.model.eval()
         self.shown.clear()
         loss_sum = metric_sum = content = 0.0
-        for batch in batches:
-            tensors: Tensors = self._eval.get(batch)
-            self.record.show(tensors)
-            with self.passes.eager():
-                loss, metric = self.task.evaluate(self.model, tensors)
-            weight = batch.samples if self.task.means else 1
-            sums = float(loss) * weight, float(metric) * weight
-            self.shown.append((batch.start, batch.stop, *sums))
-            loss_sum, metric_sum = loss_sum + sums[0], metric_sum + sums[1]
-            content += value_sum(tensors)
-            heartbeat()
-        for module in training:
-            module.training = True
+        with evaluating(self.model):
+            for batch in batches:
+                tensors: Tensors = self._eval.get(batch)
+                self.record.show(tensors)
+                with self.passes.eager():
+                    loss, metric = self.task.evaluate(self.model, tensors)
+                weight = batch.samples if self.task.means else 1
+                sums = float(loss) * weight, float(metric) * weight
+                self.shown.append((batch.start, batch.stop, *sums))
+                loss_sum, metric_sum = loss_sum + sums[0], metric_sum + sums[1]
+                content += value_sum(tensors)
+                heartbeat()
         return last - first, loss_sum, metric_sum, content
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -14,6 +13,7 @@ from PIL import Image
 
 from bench.models.data import image_cache
 from bench.models.data.download import ProgressMeter
+from ddp.process.cores import cores
 
 CHUNK = 256
 """Number of images that a thread decodes in one task."""
@@ -32,7 +32,7 @@ def decode(train: Files, test: Files, size: tuple[int, ...] | None, folder: Path
         (part, image_cache.new(folder, name, [label for _, label in part], shape)) for name, part in parts.items()
     ]
     with ProgressMeter("decoding images", len(train) + len(test), unit="images", scale=1) as meter:
-        pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
+        pool = ThreadPoolExecutor(cores())
         try:
             for part, images in arrays:
                 fill = partial(_fill, part, images, first if size is None else None)

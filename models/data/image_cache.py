@@ -103,8 +103,11 @@ def new(folder: Path, part: str, labels: Sequence[int], shape: tuple[int, ...]) 
     np.save(folder / f"{part}-labels.npy", np.asarray(labels, dtype=np.int64))
     path = folder / f"{part}-images.npy"
     images: NDArray[np.uint8] = np.lib.format.open_memmap(path, "w+", np.uint8, (len(labels), *shape))
-    with path.open("r+b") as file:  # reserve the space: writing to a mapped file on a full disk would kill the process
-        os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    if hasattr(os, "posix_fallocate"):  # not on macOS
+        with path.open(
+            "r+b"
+        ) as file:  # reserve the space: writing to a mapped file on a full disk would kill the process
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
     return images
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader as TorchLoader
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import Dataset, TensorDataset, default_collate
 
 import ddp
 from ddp.data.dataset import as_source, collated
@@ -57,6 +57,33 @@ def test_batches_are_those_of_torchs_loader(data: Any) -> None:
             assert ours.kind == kind
             for mine, other in zip(ours.epoch(0), theirs, strict=True):
                 assert equal(mine, other)
+
+
+class Pairs(Dataset[tuple[Tensor, Tensor]]):
+    def __len__(self) -> int:
+        return len(INPUTS)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return INPUTS[index], LABELS[index]
+
+
+def test_what_it_draws_is_of_the_seed_in_every_loader() -> None:
+    """Batches mixed by `torch.randperm` differed from run to run, as a thread raced with the training for numbers."""
+
+    def mixed(samples: Any) -> Any:
+        inputs, labels = default_collate(samples)
+        return torch.rand(()) * inputs[torch.randperm(len(inputs))] + inputs, labels
+
+    seen = []
+    for seed, (data, kind) in enumerate(((Pairs(), "streaming"), (toy.data(), "streaming"), (toy.data(), "resident"))):
+        torch.manual_seed(seed)
+        before = torch.get_rng_state()
+        with ddp.DataLoader(data, batch_size=20, collate_fn=mixed, loader=kind) as loader:
+            seen.append([inputs for epoch in range(2) for inputs, _ in loader.epoch(epoch)])
+        assert torch.equal(before, torch.get_rng_state())
+    for first, second, third in zip(*seen, strict=True):
+        assert torch.equal(first, second)
+        assert torch.equal(first, third)
 
 
 def test_of_one_tensor_samples_are_its_rows() -> None:

@@ -88,6 +88,15 @@ def test_a_model_that_is_frozen_in_part_sends_what_the_formula_says(make: Make, 
     assert known.expected <= known.bytes <= 1.5 * known.expected
 
 
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("mode", ["nccl_sync", "graph_cadence", *slow("nccl_cadence", "zero1", "zero3")])
+def test_a_buffer_leaves_an_infinity(make: Make, mode: str) -> None:
+    """It became NaN: an infinity was taken from it, and added again."""
+    buffers = make(mode=mode, epochs=1, model_factory=toy.Lowest).run().join().buffers
+    assert -5 < float(buffers["lowest"]) < -1
+    assert buffers["mask"].tolist() == [0.0, -torch.inf]
+
+
 def test_solo_is_one_rank_by_itself(make: Make) -> None:
     handle = make(mode="solo", world_size=None, epochs=1).run()
     assert handle.world_size == 1

@@ -129,6 +129,13 @@ def late_buffer(model: torch.nn.Module, batch: Any) -> Tensor:
     return model(batch[0]).sum()
 
 
+class Unnamed(torch.optim.Optimizer):
+    """Its rate has a name of its own."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"step_size": 0.1})
+
+
 @pytest.mark.parametrize(
     ("change", "remedy"),
     [
@@ -137,6 +144,10 @@ def late_buffer(model: torch.nn.Module, batch: Any) -> Tensor:
         (
             {"optimizer_factory": lambda parameters: [torch.optim.SGD(parameters), None]},
             "must return an optimizer of PyTorch",
+        ),
+        (
+            {"optimizer_factory": Unnamed},
+            "a parameter group of Unnamed has no lr, which is set before every step: name",
         ),
         ({"optimizer_factory": torch.optim.LBFGS}, "take an optimizer whose step needs no closure"),
         (

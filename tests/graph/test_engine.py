@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from bench.results.analyze import analyze
 from ddp.core.errors import Diverged, RankFailed
@@ -65,6 +66,25 @@ def with_dropout(norm: bool = False) -> Task:
     return replace(toy.task(norm=norm), model=net)
 
 
+class Block(nn.Sequential):
+    """Draws its random numbers a second time in the backward pass, and gives other threads time to draw between."""
+
+    def __init__(self, again: bool) -> None:
+        super().__init__(nn.Linear(6, 6), nn.Dropout(0.5))
+        self.again = again
+
+    def slow(self, inputs: Tensor) -> Tensor:
+        time.sleep(1e-3)
+        return super().forward(inputs)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return checkpoint(self.slow, inputs, use_reentrant=False) if self.again else self.slow(inputs)  # type: ignore[no-any-return]
+
+
+def checkpointed(again: bool) -> Task:
+    return replace(toy.task(), model=lambda: nn.Sequential(Block(again), nn.Tanh(), Block(again), nn.Linear(6, 2)))
+
+
 TASKS = {"plain": toy.task, "norm": partial(toy.task, norm=True), "dropout": with_dropout}
 
 
@@ -85,6 +105,12 @@ def test_threads_or_one_after_the_other_is_the_same(
     options = {} if policy == "sync" else {"anchor": 2, "max_anchor": 2, "partition_ratios": (0.5, 0.3, 0.2)[:size]}
     runs = [play(policy, TASKS[task], world_size=size, options=options, parallel=p) for p in (True, True, False)]
     assert len(set.union(*(run.digests for run in runs))) == 1
+
+
+def test_activations_that_are_computed_again_draw_the_same_numbers(play: Callable[..., Played], even: None) -> None:
+    """Dropout in a checkpointed block drew another replica's numbers in the backward pass."""
+    once, again = (play("sync", partial(checkpointed, again), epochs=1).digests for again in (False, True))
+    assert once == again
 
 
 def test_one_replica_is_solo(play: Callable[..., Played]) -> None:

@@ -130,6 +130,13 @@ def test_a_disk_without_room_is_an_error_and_no_crash(folders: Folders, monkeypa
     refused(*folders, "no place to keep decoded images .*No space left on device")
 
 
+def test_a_system_that_lacks_what_only_some_have_decodes_too(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On macOS it ended with an AttributeError."""
+    monkeypatch.delattr(os, "posix_fallocate")
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert len(ready(*folders)[0][1]) == 24
+
+
 def test_an_interrupted_attempt_is_never_taken_for_whole(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*_: object) -> None:
         raise KeyboardInterrupt

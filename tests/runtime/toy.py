@@ -108,6 +108,21 @@ class Odd(nn.Module):
         return torch.as_tensor(logits)
 
 
+class Lowest(nn.Module):
+    """Remembers the lowest input, as an observer of quantisation does, and a mask of infinities."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = net(False)
+        self.register_buffer("lowest", torch.tensor(torch.inf))
+        self.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.training:
+            self.lowest.copy_(torch.minimum(self.lowest, inputs.min()))
+        return torch.as_tensor(self.net(inputs))
+
+
 def odd_task(lr: float = 0.1) -> Task:
     return replace(task(), model=Odd, optimizer=partial(torch.optim.SGD, lr=lr, weight_decay=0.1))
 

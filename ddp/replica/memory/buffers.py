@@ -24,47 +24,49 @@ def moves(section: Section) -> bool:
 
 class BufferChanges:
     """Floating-point buffers, exchanged as their change since the last exchange, so that an unchanged buffer keeps its
-    bits.
+    bits. From a value that is not finite no change can be measured: it counts as a change from zero.
 
     `places`: for each data type, the view into the exchanged tensor that all its buffers are written to."""
 
     def __init__(self, state: FlatState, places: Mapping[torch.dtype, Tensor]) -> None:
         self._state, self._places = state, places
         self._before = {values.dtype: values.clone() for values in self._values()}
+        self._base = {dtype: finite_part(before) for dtype, before in self._before.items()}
 
     def _values(self) -> Iterator[Tensor]:
         """Yield the buffers from the current sections: `FlatState.lay` may have moved them to other memory."""
         return (section.values for section in self._state.sections if moves(section))
 
     @property
-    def _buffers(self) -> list[tuple[Tensor, Tensor, Tensor]]:
-        return [(values, self._places[values.dtype], self._before[values.dtype]) for values in self._values()]
+    def _buffers(self) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
+        types = ((values, values.dtype) for values in self._values())
+        return [(values, self._places[kind], self._before[kind], self._base[kind]) for values, kind in types]
 
     def undo(self) -> None:
         """Restore the buffers to their values at the last exchange."""
-        for buffer, _, before in self._buffers:
+        for buffer, _, before, _ in self._buffers:
             buffer.copy_(before)
 
     def rebase(self) -> None:
         """Measure changes from the current values: the buffers were replaced from outside."""
-        for buffer, _, before in self._buffers:
-            before.copy_(buffer)
+        for buffer, _, before, base in self._buffers:
+            finite_part(before.copy_(buffer), base)
 
     def lay(self, weight: float) -> None:
         """Write the change of each buffer times `weight` to its place. With weight 0 write zeros, even where a buffer is
         NaN."""
-        for buffer, view, before in self._buffers:
+        for buffer, view, _, base in self._buffers:
             if not weight:
                 view.zero_()
                 continue
-            torch.sub(buffer, before, out=view)
-            view.masked_fill_(buffer == before, 0.0).mul_(weight)  # unchanged infinities too: their difference is NaN
+            torch.sub(buffer, base, out=view)
+            view.mul_(weight)
 
     def take(self) -> None:
         """Apply the averaged changes to the buffers."""
-        for buffer, view, before in self._buffers:
-            before.copy_(torch.where(view == 0, before, before + view))
-            buffer.copy_(before)
+        for buffer, view, before, base in self._buffers:
+            before.copy_(torch.where(view == 0, base, base + view))
+            finite_part(buffer.copy_(before), base)
 
 
 class Counters:
@@ -106,6 +108,11 @@ class Counters:
     def learn(self) -> None:
         """Remember this step's change as the usual one. To be called when all ranks hold the same values again."""
         self._usual = self._changes()
+
+
+def finite_part(values: Tensor, out: Tensor | None = None) -> Tensor:
+    """Return `values` with zeros for those that are not finite."""
+    return torch.nan_to_num(values, 0.0, 0.0, 0.0, out=out)
 
 
 def signed(values: Tensor) -> Tensor:

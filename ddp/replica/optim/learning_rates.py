@@ -116,7 +116,12 @@ class Rates:
 
 
 def own_rates(optimizer: torch.optim.Optimizer) -> list[float]:
-    """Return the learning rate of each parameter group. Raises ValueError for an invalid one."""
+    """Return the learning rate of each parameter group. Raises ValueError for an invalid or missing one."""
+    if any("lr" not in group for group in optimizer.param_groups):
+        raise ValueError(
+            f"a parameter group of {type(optimizer).__name__} has no lr, which is set before every step: name the rate lr "
+            "in the optimizer's defaults, and have its step read group['lr']"
+        )
     return [sound("the learning rate of the optimizer", group["lr"]) for group in optimizer.param_groups]
 
 

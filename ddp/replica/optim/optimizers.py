@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ddp.replica.memory.flat import FlatState
+from ddp.replica.optim.learning_rates import own_rates
 
 
 class Several:
@@ -174,6 +175,7 @@ def usable(made: Any, state: FlatState) -> torch.optim.Optimizer:
         raise ValueError(f"the optimizer's factory must return an optimizer of PyTorch, not {made!r:.60}")
     for part in members(made):
         _refuse_closure(part)
+        own_rates(part)
     if any("initial_lr" in group for group in made.param_groups):
         raise ValueError(
             "a scheduler of PyTorch holds the optimizer, and rates are a function of the samples that all ranks have seen: "

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim import lr_scheduler
-from torch.utils.data import BatchSampler, Dataset, RandomSampler, Subset, WeightedRandomSampler
+from torch.utils.data import BatchSampler, Dataset, RandomSampler, Subset, WeightedRandomSampler, default_collate
 
 from ddp import LRSchedule
 from ddp.data import as_source
@@ -113,6 +113,11 @@ class Together(Noisy):
         ]
 
 
+def mixed(samples: list[Any]) -> Any:
+    points, labels = default_collate(samples)
+    return points + 0.3 * torch.rand(()) * points[torch.randperm(len(points))], labels
+
+
 def first_alone(read: Any, self: Any, wanted: Any, draws: Any) -> Any:
     if draws is not None:
         draws.keys = draws.keys[:1].expand(len(draws.keys)) + 1
@@ -120,7 +125,9 @@ def first_alone(read: Any, self: Any, wanted: Any, draws: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "data", [*slow(Noisy()), Together(), *slow(Subset(Noisy(), range(150)))], ids=["one", "several", "part"]
+    "data",
+    [*slow(Noisy()), Together(), *slow(Subset(Noisy(), range(150)), MapSource(Noisy(), collate=mixed))],
+    ids=["one", "several", "part", "mixed"],
 )
 def test_what_own_data_draws_is_drawn_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: Any) -> None:
     def task() -> Task:

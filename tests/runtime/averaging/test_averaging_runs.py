@@ -105,3 +105,11 @@ def test_a_snapshot_is_never_torn(play: Play, policy: str, elastic: float | None
     assert len(played.of(Evaluated)) == 2 * 3
     assert len(played.digests) == 1
     assert played.state()["weight"].unique().numel() == 1
+
+
+def test_a_buffer_leaves_an_infinity_on_a_narrow_wire(play: Play) -> None:
+    """It became NaN: an infinity was taken from it, and added again."""
+    task = replace(toy.task(), model=toy.Lowest)
+    buffers = play("cadence", "nccl", lambda: task, averaging=Averaging(wire="float32")).state()
+    assert -5 < float(buffers["lowest"]) < -1
+    assert buffers["mask"].tolist() == [0.0, -torch.inf]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -222,3 +223,27 @@ def test_an_evaluation_leaves_the_modes_of_modules_as_they_were(play: Play, tmp_
     modes = [module.training for module in modules]
     loop.replica.evaluate(0, 1, lambda: None)
     assert [module.training for module in modules] == modes
+
+
+class Merging(torch.nn.Linear):
+    """Adds a part of its own to its weights in evaluation mode, as layers of LoRA do."""
+
+    def train(self, mode: bool = True) -> Merging:
+        with torch.no_grad():
+            self.weight += (float(self.training) - float(mode)) / 3
+        return super().train(mode)
+
+
+@pytest.mark.usefixtures("in_process")
+def test_an_evaluation_ends_by_the_own_train_of_modules(tmp_path: Path) -> None:
+    """LoRA trained on merged weights after the first evaluation."""
+    model = torch.nn.Sequential(Merging(6, 4), Merging(4, 2))
+    task = replace(toy.task(), model=lambda: model)
+    job = Job(lambda: task, 1, 8, 0, 1, POLICIES["sync"](), "nccl", tmp_path)
+    replica = TrainingLoop(job, 0, lambda event: None).replica
+    model[1].eval()
+    before = [layer.weight.detach().clone() for layer in model]
+    replica.evaluate(0, 1, lambda: None)
+    for layer, weight in zip(model, before, strict=True):
+        assert torch.equal(layer.weight, weight)
+    assert [layer.training for layer in model] == [True, False]
