@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+from contextlib import suppress
 from typing import Any
 
 from bench.base.usage import UsageError
@@ -121,14 +122,12 @@ def texts(override: str) -> list[str]:
     from hydra.errors import HydraException
 
     value = override.partition("=")[2]
-    try:
-        parsed = _parsed(override) if set(value) & set("'\"") else None
-    except HydraException:
-        parsed = None
-    if parsed is None:
-        return [each.strip("'\" ") for each in value.split(",")]
-    known = parsed.sweep_iterator() if parsed.is_discrete_sweep() else [parsed.value()]
-    return [each.text if isinstance(each, QuotedString) else str(each) for each in known]
+    if set(value) & set("'\""):
+        with suppress(HydraException):  # such as a glob, which is of names
+            parsed = _parsed(override)
+            known = parsed.sweep_iterator() if parsed.is_discrete_sweep() else [parsed.value()]
+            return [each.text if isinstance(each, QuotedString) else str(each) for each in known]
+    return [each.strip("'\" ") for each in value.split(",")]
 
 
 def _parsed(override: str) -> Any:

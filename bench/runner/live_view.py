@@ -48,10 +48,10 @@ def lost_line(spec: RunSpec, run: RunFigures, drop: Drop) -> str:
 
 def epoch_line(spec: RunSpec, run: RunFigures, epoch: EpochFigures, last: EpochFigures | None) -> str:
     """Return the line on an evaluated epoch, with the training metric if steps recorded it. Its speed is that of all
-    ranks since the `last` epoch ended, whichever epoch they were in."""
+    ranks since the `last` epoch ended, whichever epoch they were in; there is none if they had trained all before."""
     seen, began = (0, 0.0) if last is None else (last.seen, last.seconds)
-    seconds = epoch.seconds - began
-    rate = _rate((epoch.seen - seen) / seconds if seconds > 0 else None)
+    samples, seconds = epoch.seen - seen, epoch.seconds - began
+    rate = _rate(samples / seconds if samples and seconds > 0 else None)
     known = epoch.scalars.get(spec.metric)
     training = "" if known is None or known == epoch.loss else f" (training {_metric(known)})"
     return f"{_epoch(spec, epoch)}{training}  {rate}  {schedule(spec, run)}".rstrip()

@@ -146,11 +146,11 @@ class StepPasses:
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Run a block with the model in evaluation mode. Every module gets its mode back by its own `train`, which may do more
-    than set the mode: layers of LoRA merge weights there. The parameters of such modules keep their bits.
+    than set the mode: layers of LoRA merge weights there. The parameters in such modules keep their bits.
     To be called without gradients."""
     modes = [(module, module.training) for module in model.modules()]
     special = [module for module, _ in modes if type(module).train is not nn.Module.train]
-    kept = [(p, p.clone()) for module in special for p in module.parameters(recurse=False)]
+    kept = [(p, p.clone()) for p in dict.fromkeys(p for module in special for p in module.parameters())]
     model.eval()
     yield
     model.train()

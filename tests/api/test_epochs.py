@@ -142,3 +142,13 @@ def test_a_last_evaluation_that_stays_incomplete_is_given_out_at_the_end() -> No
     assert book.end() == [], "a part of it is under way"
     assert book.add(Lost(14.0, 1, "gone")) == []
     assert [(row.epoch, row.eval, row.loss) for row in book.end()] == [(0, None, 1.0)]
+
+
+def test_an_epoch_waits_for_the_orders_of_all_parts() -> None:
+    """Records are in the order of their times. An answer came before the order of the other part, and the epoch had no
+    metric."""
+    trained = [Progress(12.0, rank, 0, 3, 20, 0.9, 48.0, 0.1) for rank in range(2)]
+    (one, other), parts = ordered(0), [Evaluated(13.0, rank, 0, 20, 5.0, 16.0, 0.1, part=rank) for rank in range(2)]
+    *early, (epoch,) = play(*trained, one, parts[0], other, parts[1])
+    assert early == [[]] * 5
+    assert epoch.eval == 0.8

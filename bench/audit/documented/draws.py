@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, Subset
 
 from bench.audit.documented.seeds import numbers_of, seed_of
-from ddp.data.dataset import MapSource
+from ddp.data.dataset import MapSource, Rows
 
 
 class SampleDraws:
@@ -72,6 +72,13 @@ def read(source: MapSource, indices: NDArray[np.int64], keys: NDArray[np.uint64]
         return source.collate(
             dataset.__getitems__(wanted) if at_once else list(map(partial(_one, dataset), wanted, seeds))
         )
+
+
+def read_rows(source: Rows, indices: NDArray[np.int64], keys: NDArray[np.uint64]) -> Any:
+    """Return a batch of rows of tensors; what `collate` draws from torch uses the key of the last sample."""
+    with _drawing(torch.default_generator):
+        torch.default_generator.manual_seed(int(keys.view(np.int64)[-1]) if len(keys) else 0)
+        return source.batch(torch.from_numpy(indices))
 
 
 def _one(dataset: Any, index: int, seed: int) -> Any:

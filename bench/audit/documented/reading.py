@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bench.audit.documented.draws import SampleDraws, read, sampled
+from bench.audit.documented.draws import SampleDraws, read, read_rows, sampled
 from bench.audit.documented.seeds import keys_of, order_of
-from ddp.data.dataset import MapSource
+from ddp.data.dataset import MapSource, Rows
 from ddp.data.source import TensorSource
 from ddp.replica.task import Task
 
@@ -114,6 +114,8 @@ class TrainingData:
         """Return what the data set gives for the samples from position `start` on."""
         if isinstance(self.source, MapSource):
             return read(self.source, indices, self._keys(epoch, start, indices))
+        if isinstance(self.source, Rows):
+            return read_rows(self.source, indices, self._keys(epoch, start, indices))
         return rows(self.source, indices)
 
     def batch(self, epoch: int, start: int, stop: int) -> Any:

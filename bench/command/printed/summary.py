@@ -197,8 +197,8 @@ def _summed(verdicts: Sequence[Verdict]) -> list[str]:
         first = rest[0].replace("no check", "no other check")
         return [f"fails as expected: {', '.join(known)}; {first}", *rest[1:]]
     if not failing:
-        own = any(verdict.figures is not None and verdict.figures.own for verdict in verdicts)
-        like = "as its own baseline" if own else "as one device"
+        own = {verdict.figures.own for verdict in verdicts if verdict.figures is not None}
+        like = "as their baselines" if len(own) > 1 else "as its own baseline" if True in own else "as one device"
         return [f"as good {like}: all {len(verdicts)} verdicts pass" if verdicts else "none"]
     seeds = max((verdict.figures.seeds for verdict in verdicts if verdict.figures is not None), default=0)
     if kinds == {"INCONCLUSIVE"}:

@@ -89,6 +89,8 @@ class _EpochSums:
     """Number of parts of its evaluation; None: evaluations are not ordered, each rank does its own part."""
     owed: set[int] = field(default_factory=set)
     """Ranks with an ordered evaluation and no answer yet."""
+    unordered: int = 0
+    """Parts whose order is not recorded yet: the answer to another part may be, if the coordinator was held up between."""
     answers: dict[int, _Answer] = field(default_factory=dict)
     """Part -> its latest result: a survivor may repeat a lost rank's part."""
 
@@ -152,6 +154,7 @@ class EpochFold:
                 return self._progress(record)
             case Evaluate() if record.epoch > self._given:
                 sums = self._epochs.setdefault(record.epoch, _EpochSums())
+                sums.unordered = (record.parts if sums.parts is None else sums.unordered) - 1
                 sums.parts = record.parts
                 sums.owed.add(record.rank)
             case Evaluated():
@@ -202,6 +205,7 @@ class EpochFold:
         """Continue from a checkpoint: ranks are new, and the time between the two parts of the run is not training."""
         for sums in self._epochs.values():
             sums.owed.clear()
+            sums.unordered = 0
             if sums.reported >= self._resumed:
                 sums.seconds = self._seconds(sums.reported)
         self.before = self._seconds(at)
@@ -219,7 +223,7 @@ class EpochFold:
         sums = self._epochs[epoch]
         answered = {answer.rank for answer in sums.answers.values()}
         awaited = sums.owed if sums.parts is not None else self._ready.keys() - self._lost - answered
-        if not sums.samples or not sums.answers or awaited:
+        if not sums.samples or not sums.answers or awaited or sums.unordered > 0:
             return False
         last = self._planned - 1 if self._planned else max(self._epochs)
         return over or epoch != last or self._is_whole(sums)

@@ -16,7 +16,7 @@ from torch.utils.data import BatchSampler, Dataset, RandomSampler, Subset, Weigh
 
 from ddp import LRSchedule
 from ddp.data import as_source
-from ddp.data.dataset import MapSource
+from ddp.data.dataset import MapSource, collated
 from ddp.data.draws import Draws
 from ddp.data.epoch_order import EpochOrder
 from ddp.data.source import TensorSource
@@ -139,6 +139,17 @@ def test_what_own_data_draws_is_drawn_again(tmp_path: Path, monkeypatch: pytest.
         assert report.count("equal", "step")
     wrapped(MapSource, "_read", first_alone)(monkeypatch)
     assert any("loss" in line for line in different(audited(*train_alone(tmp_path / "one", task), model="")))
+
+
+def test_what_collating_rows_of_tensors_draws_is_drawn_again(tmp_path: Path) -> None:
+    """They were left out: two readings differed."""
+
+    def task() -> Task:
+        return replace(toy.task(), train_data=lambda: collated(toy.task().train_data(), mixed))
+
+    report = audited(*train_alone(tmp_path, task), model="")
+    assert different(report) == []
+    assert report.count("equal", "step")
 
 
 def brighter(batch: Any, draws: Draws) -> Any:

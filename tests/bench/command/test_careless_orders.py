@@ -156,7 +156,8 @@ def test_a_line_that_is_no_record_names_its_file(tmp_path: Path) -> None:
 def test_models_by_files_may_be_in_quotes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(user_parts, "own_model", lambda word: word.removesuffix(".py"))
     assert user_parts.enrolled("model='a.py','b.py'") == "model=a,b"
-    assert user_parts.enrolled("model='mlp'") == "model='mlp'"
+    for word in ("model='mlp'", "model=glob('ml*')", "model='a"):
+        assert user_parts.enrolled(word) == word
     assert user_parts.enrolled("model='a,b.py',c.py") == "model=a,b,c", "a comma in quotes separates nothing"
 
 

@@ -135,6 +135,17 @@ def test_what_ranks_trained_ahead_counts_when_it_was_trained() -> None:
     assert [line.split("  ")[-1] for line in lines] == ["40 samples/s", "40 samples/s"]
 
 
+def test_an_epoch_without_samples_since_the_last_one_has_no_speed() -> None:
+    spec, run = replace(make_spec("cpu_async"), epochs=2), RunFigures(2)
+    records: list[Record] = [Ready(0.0, 0, 100, 10, "d", "cpu", "memory"), Ready(0.0, 1, 100, 10, "d", "cpu", "memory")]
+    for epoch in (0, 1):
+        records += [Progress(2.0, 0, epoch, 1, 20, 1.0, 20.0, 0.1)]
+    for epoch in (0, 1):
+        records += [Evaluate(0, epoch, 0, 1, True, ""), Evaluated(3.0 + epoch, 0, epoch, 10, 5.0, 8.0, 0.0)]
+    ended = [done for record in records for done in run.add(record)]
+    assert epoch_line(spec, run, ended[1], ended[0]).split("  ")[-1] == "- samples/s"
+
+
 def test_the_time_left_follows_from_what_is_trained() -> None:
     spec = replace(make_spec("solo"), epochs=4)
     run = RunFigures(4)

@@ -234,10 +234,31 @@ class Merging(torch.nn.Linear):
         return super().train(mode)
 
 
+class MergingInside(torch.nn.Module):
+    """The same with the weights in a module inside, as a convolution of LoRA has them."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.inside = torch.nn.Linear(inputs, outputs)
+
+    @property
+    def weight(self) -> torch.nn.Parameter:
+        return self.inside.weight
+
+    def train(self, mode: bool = True) -> MergingInside:
+        with torch.no_grad():
+            self.inside.weight += (float(self.training) - float(mode)) / 3
+        return super().train(mode)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return torch.as_tensor(self.inside(inputs))
+
+
 @pytest.mark.usefixtures("in_process")
-def test_an_evaluation_ends_by_the_own_train_of_modules(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [Merging, MergingInside])
+def test_an_evaluation_ends_by_the_own_train_of_modules(tmp_path: Path, kind: type[torch.nn.Module]) -> None:
     """LoRA trained on merged weights after the first evaluation."""
-    model = torch.nn.Sequential(Merging(6, 4), Merging(4, 2))
+    model = torch.nn.Sequential(kind(6, 4), kind(4, 2))
     task = replace(toy.task(), model=lambda: model)
     job = Job(lambda: task, 1, 8, 0, 1, POLICIES["sync"](), "nccl", tmp_path)
     replica = TrainingLoop(job, 0, lambda event: None).replica
