@@ -22,6 +22,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from ddp.backends.torch_backend import TorchBackend, TorchStep
+from ddp.core.samples.spans import Batch
 from ddp.replica.evidence.pieces import OPTIMIZER, PARAMETERS, StatePiece, of_buffers, tensors_of
 from ddp.replica.optim.optimizers import members
 
@@ -65,6 +66,16 @@ class FullyShardedStep(TorchStep):
     def one_pass(self, last: bool) -> AbstractContextManager[None]:
         """Return an empty context: every pass exchanges its gradients, as no rank keeps whole ones."""
         return nullcontext()
+
+    def exchange(self, batch: Batch) -> None:
+        """As of `TorchStep`. Raises ValueError also for parameters that were frozen meanwhile, which only `build` can do."""
+        for (name, own), sharded in zip(self.replica.model.named_parameters(), self.module.parameters(), strict=True):
+            if own.requires_grad != sharded.requires_grad:
+                raise ValueError(
+                    f"parameter {name} was {'un' * own.requires_grad}frozen after training began, when torch_fsdp made its "
+                    "sharded copy: do so where the model is made, or take mode=zero3 to freeze it later"
+                )
+        super().exchange(batch)
 
     def agree(self, finite: bool) -> bool:
         """Return whether the gradient shards of all ranks are finite."""

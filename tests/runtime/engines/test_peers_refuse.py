@@ -40,6 +40,22 @@ def test_what_is_unfrozen_during_training_is_refused(play: Play, engine: str) ->
         play("sync", engine, unfreezing)
 
 
+def _freeze(epoch: int, worker: WorkerHandle) -> None:
+    if epoch:
+        next(worker.model.parameters()).requires_grad_(False)
+
+
+def freezing() -> Task:
+    return replace(toy.task(), epoch_callback=_freeze)
+
+
+@pytest.mark.parametrize(("task", "change"), [(unfreezing, "unfrozen"), (freezing, "frozen")])
+def test_what_fully_shard_would_not_come_to_know_is_refused(play: Play, task: Callable[[], Task], change: str) -> None:
+    """It had no effect on the sharded copy, and nothing was said."""
+    with pytest.raises(RankFailed, match=rf"parameter 0\.weight was {change} after training began, when torch_fsdp"):
+        play("sync", "torch_fsdp", task)
+
+
 def _last_only(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters[-2:], lr=0.1)
 
