@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import pairwise
@@ -240,9 +241,12 @@ class _Auditor:
         """Evaluate the final model again, and the models of earlier epochs."""
         order, figures = self._order, {epoch: recorded for epoch, *recorded in self._order.evaluations}
         reported = {(epoch, rank): (loss, metric) for epoch, rank, loss, metric in order.shown}
-        for epoch, kept in sorted(self._kept.evaluated.items()) if order.planned else ():
+        shares = Counter((epoch, rank) for epoch, rank, *_ in order.shown)
+        for epoch, kept in sorted(self._kept.evaluated.items()):
             about: dict[str, Any] = {"epoch": epoch, "files": [kept.file]}
             batches = self._kept.batches.get(epoch, {})
+            if not order.planned and any(shares[epoch, rank] != 1 for rank in batches):
+                continue  # a rank evaluated the part of a lost one, too, perhaps on a later average
             for rank, own in sorted(batches.items()):
                 if line := evaluation.added_up(own, reported.get((epoch, rank), (None, None))):
                     yield AuditItem(what="evaluation", outcome="different", line=line, rank=rank, **about)

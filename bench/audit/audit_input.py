@@ -63,6 +63,8 @@ class AuditOrder:
     """Whether every rank keeps its own buffers in a step of all ranks."""
     planned: bool
     """Whether the run went as planned: no rank was lost."""
+    unbroken: bool
+    """Whether no rank was lost since the last resumption."""
     recorded: tuple[tuple[str, int, str], ...]
     """Files that ranks recorded: name, bytes, sha256."""
     initial: str
@@ -212,6 +214,7 @@ def order_of(
         max_grad_norm=train.get("max_grad_norm"),
         own_buffers=is_torch_native(spec.backend),
         planned=not metrics.faults,
+        unbroken=all(fault.earlier for fault in metrics.faults),
         resumed=metrics.resumed is not None,
         waiting=spec.backend != "cpu",
         recorded=tuple(files),

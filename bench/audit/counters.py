@@ -47,17 +47,14 @@ def counted(
 
 
 def updates(order: AuditOrder) -> Iterator[AuditItem]:
-    """Compare the calls of each rank's optimizer with the steps that the rank reported. Not for fp16, which skips
-    steps."""
-    if (
-        not order.planned
-        or order.resumed
-        or order.step.precision == "fp16"
-        or (order.one_process and order.world_size > 1)
-    ):
+    """Compare the calls of each rank's optimizer with the steps that the rank reported since the last resumption. Not for
+    fp16, which skips steps."""
+    if not order.unbroken or order.step.precision == "fp16" or (order.one_process and order.world_size > 1):
         return
     for rank, work in enumerate(order.works):
-        steps = max((report.last for report in order.reports if report.rank == rank), default=0)
+        own = [report for report in order.reports if report.rank == rank]
+        present = [report for report in own if report.resumes == own[-1].resumes]
+        steps = max(report.last for report in present) - min(report.first for report in present) if own else 0
         if work.updates is not None and steps:
             line = f"{steps} steps were reported, its optimizer made {work.updates}" if work.updates != steps else ""
             yield AuditItem(what="chain", outcome="different" if line else "equal", line=line, rank=rank)

@@ -68,7 +68,7 @@ class FullyShardedStep(TorchStep):
         return nullcontext()
 
     def exchange(self, batch: Batch) -> None:
-        """As of `TorchStep`. Raises ValueError also for parameters that were frozen meanwhile, which only `build` can do."""
+        """Finish the step's exchange. Raises ValueError as of `TorchStep`, and for parameters that were frozen meanwhile."""
         for (name, own), sharded in zip(self.replica.model.named_parameters(), self.module.parameters(), strict=True):
             if own.requires_grad != sharded.requires_grad:
                 raise ValueError(

@@ -49,6 +49,7 @@ def ordered(job: Job, records: list[Any], **changes: Any) -> AuditOrder:
         max_grad_norm=job.max_grad_norm,
         own_buffers=is_torch_native(job.backend),
         planned=True,
+        unbroken=changes.get("planned", True),
         recorded=tuple(file for record in ends for file in record.kept),
         initial=ready.digest,
         reports=tuple(reports_of(records)),

@@ -21,7 +21,7 @@ from ddp.replica.evidence import keeper, pieces
 from ddp.replica.replica import Replica
 from ddp.replica.task import Task
 from tests.bench.audit.audit_breaks import ADAM, Break, best, shifted, twice, wrapped
-from tests.bench.audit.audited import audited, different, train_alone
+from tests.bench.audit.audited import audited, different, ordered, train_alone
 from tests.runtime import toy
 from tests.slow import every
 
@@ -45,6 +45,18 @@ def test_a_sound_run_is_done_again_with_equal_results(tmp_path: Path, task: Call
     assert report.count("equal", "evaluation") == 3
     assert report.count("equal", "initial") == 1
     assert report.count("skipped") == 0
+
+
+def test_evaluations_of_a_run_that_lost_a_rank_are_done_again_too(tmp_path: Path) -> None:
+    """They were left out, but for the last: a target was reached by evaluations that nobody repeated."""
+    job, records = train_alone(tmp_path, toy.task)
+    order = ordered(job, records, planned=False)
+    wrong = ((0, order.evaluations[0][1], order.evaluations[0][2] + 0.1), *order.evaluations[1:])
+    assert different(audited(job, records, planned=False)) == []
+    (line,) = different(audited(job, records, planned=False, evaluations=wrong))
+    assert "metric" in line
+    twice = (*order.shown, order.shown[0])  # the rank evaluated the part of another one, too
+    assert different(audited(job, records, planned=False, evaluations=wrong, shown=twice)) == []
 
 
 def test_of_a_large_model_a_part_of_the_state_afterwards_is_enough(

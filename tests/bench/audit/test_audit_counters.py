@@ -12,7 +12,8 @@ from typing import Any, cast
 import pytest
 import torch
 
-from bench.audit.counters import scales
+from bench.audit.audit_input import StepReport
+from bench.audit.counters import scales, updates
 from bench.audit.kept_files import read
 from ddp.backends import allreduce
 from ddp.core.messages.events import Finished, Progress
@@ -113,6 +114,24 @@ def test_an_optimizer_that_is_made_from_pytorchs_counts_once(tmp_path: Path) -> 
     (end,) = [record for record in records if isinstance(record, Finished)]
     assert end.work is not None
     assert end.work.updates == sum(record.steps for record in records if isinstance(record, Progress))
+
+
+def test_after_a_resumption_the_steps_since_are_counted() -> None:
+    """A rank that left out steps from there on was not noticed, if its optimizer counts none."""
+
+    def reported(first: int, last: int, resumes: int) -> StepReport:
+        return StepReport(0, first, last, 0, 8, 1.0, 0.1, resumes=resumes)
+
+    def told(made: int, **changes: Any) -> list[str]:
+        reports = (reported(0, 40, 0), reported(30, 50, 1), reported(50, 80, 1))
+        about = {"unbroken": True, "step": StepSettings(), "one_process": False, "world_size": 1, "reports": reports}
+        order = SimpleNamespace(**about | {"works": (SimpleNamespace(updates=made),)} | changes)
+        return [item.line for item in updates(cast(Any, order))]
+
+    assert told(50) == [""]
+    assert told(48) == ["50 steps were reported, its optimizer made 48"]
+    assert told(48, unbroken=False) == []
+    assert told(48, reports=()) == []
 
 
 @pytest.mark.usefixtures("in_process")
