@@ -83,12 +83,13 @@ class TrainingLoop:
         self.samples = 0
         self.after = -1
         """The round of the last contribution."""
-        self.total_steps = 0
-        """Steps since the start."""
+        self.total_steps = 0  # since the start
         self.version = 0
         """Averages taken in since the start."""
         self.begun = -1
         """The last epoch that the callback was called for."""
+        self.saving_s = 0.0
+        """Seconds in which it saved its state, for checkpoints and for the audit."""
         self._stepped: float | None = None
         """When the last step ended; None: something else happened since."""
         self._tallied = 0
@@ -158,15 +159,18 @@ class TrainingLoop:
         began = now()
         if self.keeper is not None:
             self.keeper.begin(batch, work, seen, self.total_steps, self.version)
-        self.meter.add("checkpoint", began)
+        self._saving(began)
 
     def keep_end(self) -> None:
         """Save the state after that step."""
         began = self.pause()
         if self.keeper is not None:
             self.keeper.end(self.total_steps, self.version + (self.replica.gradient_sync is not None))
-        self.meter.add("checkpoint", began)
+        self._saving(began)
         self._kept = True
+
+    def _saving(self, began: float) -> None:
+        self.saving_s += self.meter.add("checkpoint", began) - began
 
     def expect(self, batches: Iterable[Batch]) -> None:
         """Prefetch the batches that come next, in place of those expected before."""
@@ -243,11 +247,7 @@ class TrainingLoop:
         seconds = self.meter.add("evaluate", began) - began
         self._send(
             Evaluated(
-                *(now(), self.rank, order.epoch, samples),
-                loss_sum=finite(loss),
-                metric_sum=finite(metric),
-                seconds=seconds,
-                part=order.part,
+                *(now(), self.rank, order.epoch, samples, finite(loss), finite(metric), seconds, order.part),
                 content=finite(content),
                 sketch=sketch,
                 hashes=replica.record.shown(),
@@ -268,7 +268,7 @@ class TrainingLoop:
             files, error = self._parts.save(order, counters, kept)
             sketch, digests = self.replica.sketcher.model(), self._parts.digests(order)
             optimizer = self.replica.sketcher.optimizer(self.replica.optimizer)
-        self.meter.add("checkpoint", began)
+        self._saving(began)
         saved = Saved(now(), self.rank, order.index, files, error, sketch, optimizer, self._parts.lasting, digests)
         self._send(saved)
         return saved
@@ -276,8 +276,7 @@ class TrainingLoop:
     def restore(self, kept: Sequence[Tensor] = (), recut: Recut | None = None) -> None:
         """Load this rank's part of the checkpoint that the run resumes from. `recut` makes this rank's shard of the
         optimizer's state from those of another number of ranks. Raises InvalidCheckpoint."""
-        counters = self._parts.restore(kept, recut)
-        if counters is not None:
+        if (counters := self._parts.restore(kept, recut)) is not None:
             self.begun, self.total_steps, self.version = counters
 
     def _heartbeat(self) -> None:
@@ -291,10 +290,11 @@ class TrainingLoop:
         self.meter.flush()
         if self._profiler is not None:
             self._profiler.close()
-        if self.job.keep_state:
+        job, rank = self.job, self.rank
+        if job.keep_state:
             import cloudpickle  # pickles classes of the user's script by value
 
-            path = self.job.scratch / f"state-{self.rank}.pt"
+            path = job.scratch / f"state-{rank}.pt"
             torch.save(savable(self.replica.model), path, pickle_module=cloudpickle)
-        kept = self.keeper.finish() if self.keeper is not None else ()
-        self._send(reports.finished(self.job, self.rank, self.replica, self.device, kept, self.numbers.digests))
+        kept, numbers = self.keeper.finish() if self.keeper is not None else (), self.numbers.digests
+        self._send(reports.finished(job, rank, self.replica, self.device, kept, self.saving_s, numbers))

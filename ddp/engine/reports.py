@@ -98,10 +98,12 @@ def averaged(
 
 
 def finished(
-    job: Job, rank: int, replica: Replica, device: torch.device, kept: Files, numbers: Sequence[str]
+    job: Job, rank: int, replica: Replica, device: torch.device, kept: Files, saving_s: float, numbers: Sequence[str]
 ) -> Finished:
-    """Return the event that says what a rank ends with. `numbers`: digests of generators over time."""
+    """Return the event that says what a rank ends with. `saving_s`: seconds in which it saved state. `numbers`: digests
+    of generators over time."""
     on_device = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
     digest, sketch, met = replica.state.digest(), replica.sketcher.model(), tuple(map(str, struck(job.scratch, rank)))
     work = replica.figures.work()
-    return Finished(now(), rank, digest, peak_rss_bytes(), on_device, sketch, kept, work, met, tuple(numbers))
+    peak = peak_rss_bytes()
+    return Finished(now(), rank, digest, peak, on_device, sketch, kept, work, met, tuple(numbers), saving_s)

@@ -7,7 +7,7 @@ waiting that is booked as computing. It also asks that
 - collectives took as long, and moved as many bytes, as the averages that ranks report;
 - averaging begins only when all snapshots exist;
 - no second is booked both as part of a step and as something else;
-- evaluations stopped the training clock for as long as their slices are;
+- evaluations stopped the training clock for as long as their slices are, saving state at least that long;
 - all work of a rank lies between its `Ready` and its `Finished`, as the training clock does;
 - emulated slow ranks and virtual steps are as slow as configured, averages over links are not faster than these;
 - the clock of the record agrees with another clock of the machine.
@@ -188,10 +188,11 @@ def _averaging(run: Run, known: Records) -> str:
 
 
 def _booked_twice(run: Run, known: Records) -> str:
-    """Name the rank whose steps and other work together exceed its time in the run, or whose evaluations took another
-    time than their slices."""
-    evaluations = summed((event.rank, event.seconds) for event in known.evaluated)
-    busy = _busy(known)
+    """Name the rank whose steps and other work together exceed its time in the run, whose evaluations took another
+    time than their slices, or whose saving a shorter one."""
+    evaluations, busy = summed((event.rank, event.seconds) for event in known.evaluated), _busy(known)
+    again = {event.rank for event in (*known.joined, *known.lost)}  # their reports count from when they joined
+    saving = {e.rank: e.saving_s for e in known.finished if e.saving_s is not None and e.rank not in again}
     away = summed((answer.rank, answer.away_s) for answer in known.averaged)
     for rank, wall in _walls(run, known).items():
         took = known.seconds
@@ -208,6 +209,9 @@ def _booked_twice(run: Run, known: Records) -> str:
             return (
                 f"rank {rank} reports {evaluations[rank]:.3g} s of evaluation, the recorded ones took {measured:.3g} s"
             )
+        # The report may be longer: slices leave out what another slice has.
+        if (measured := took[rank, "checkpoint"]) > SLACK * (most := saving.get(rank, measured)) + CLOCK:
+            return f"rank {rank} reports {most:.3g} s of saving its state, the recorded ones took {measured:.3g} s"
     return ""
 
 

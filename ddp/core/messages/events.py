@@ -196,6 +196,7 @@ class Finished(FromRank):
     work: StepWork | None = None
     met: tuple[str, ...] | None = None  # faults of the script that came to it
     numbers: tuple[str, ...] = ()  # states of NumPy's and Python's generators (`ddp.data.seeded.OwnNumbers`)
+    saving_s: float | None = None  # seconds in which it saved its state, for checkpoints and for the audit
 
 
 @value(frozen=True)

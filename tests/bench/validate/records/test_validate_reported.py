@@ -23,7 +23,7 @@ from bench.validate.records.run_records import Records
 from bench.validate.sketches.distances import amiss
 from bench.validate.verdicts.findings import Case
 from ddp.core.messages.event_parts import SketchGroup, WorkSeconds
-from ddp.core.messages.events import Averaged, Finished, Memory, Progress, Ready
+from ddp.core.messages.events import Averaged, Finished, Lost, Memory, Progress, Ready
 from ddp.sketches import encode
 from tests.bench.streams import make_spec
 from tests.bench.validate.told import write
@@ -189,6 +189,19 @@ def test_rates_are_not_off_on_the_mean(monkeypatch: pytest.MonkeyPatch, lag: flo
 def test_averages_keep_no_rank_from_training_for_longer_than_it_was_there(away_s: float, wrong: bool) -> None:
     """They told of milliseconds as if they were seconds."""
     known = Records(averaged=[Averaged(5.0, 0, 0, 9, 9, 0.1, 8, 0.0, away_s=away_s)])
+    metrics = SimpleNamespace(engine="elche", backend="nccl", policy="sync", time_s=SimpleNamespace(rank_wall=[10.0]))
+    assert bool(_booked_twice(cast(Any, SimpleNamespace(metrics=metrics)), known)) is wrong
+
+
+@pytest.mark.parametrize(
+    ("saving_s", "lost", "wrong"),
+    [(2.0, False, False), (0.5, False, True), (9.0, False, False), (0.5, True, False), (None, False, False)],
+)
+def test_saving_state_takes_no_longer_than_it_is_told_to(saving_s: float | None, lost: bool, wrong: bool) -> None:
+    """Waiting was booked as saving. A rank that came back tells of its last life only."""
+    end = Finished(9.0, 0, "", 1, 0, saving_s=saving_s)
+    known = Records(finished=[end], lost=[Lost(1.0, 0, "killed")] if lost else [])
+    known.seconds[0, "checkpoint"] = 2.0
     metrics = SimpleNamespace(engine="elche", backend="nccl", policy="sync", time_s=SimpleNamespace(rank_wall=[10.0]))
     assert bool(_booked_twice(cast(Any, SimpleNamespace(metrics=metrics)), known)) is wrong
 
