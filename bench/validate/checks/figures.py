@@ -3,8 +3,8 @@ definitions.
 
 `validate` refuses a result that its records do not give by the engine's own code: somebody edited it. An error in that
 code would be in every result alike. This check finds it: doubled speeds, a loss of one rank only, waiting that is
-booked as computing, steps of a window that no rank made. For runs that lost a rank it recomputes only who was lost, and
-when.
+booked as computing, steps of a window that no rank made. For runs that lost a rank it recomputes who was lost, when, and
+what was learned, but no times.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bench.validate.records.run_records import Records
 from bench.validate.recount.figure import Figure
 from bench.validate.recount.goodput import arrivals, goodput
 from bench.validate.recount.identity import identity
-from bench.validate.recount.learning import learning
+from bench.validate.recount.learning import clocked, learning
 from bench.validate.recount.losses import losses, slow_ranks
 from bench.validate.recount.rounds import brought_in, rounds
 from bench.validate.recount.timing import meeting, timing
@@ -54,12 +54,14 @@ def figures(run: Run, known: Records) -> Iterator[Figure]:
     """Iterate over the figures of a run that can be recomputed."""
     m, part = run.metrics, known.measured()
     yield from losses(m, known)
+    if not m.begun_without:
+        yield from identity(m, part, run.config)
+        yield from learning(m, known)
     if not lost_nobody(m):
         yield from brought_in(known)
         return
+    yield from clocked(m, known)
     yield from slow_ranks(m, known)
-    yield from identity(m, part, run.config)
-    yield from learning(m, known)
     yield from timing(m, part)
     yield from meeting(m, part)
     yield from rounds(m, known)

@@ -21,6 +21,7 @@ SETTINGS = {
     "emulated_speeds": "cluster.speeds",
 }
 """Field of the result -> setting."""
+PEAKS = ("peak_rss_bytes", "peak_device_bytes")
 KINDS = ("parameter_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes")
 
 
@@ -44,7 +45,8 @@ def identity(m: Metrics, known: Records, config: Mapping[str, Any]) -> Iterator[
     ):
         yield Figure("lr_scale", m.lr_scale, 1.0 + (ratio or 0.0) * (m.world_size - 1))
     ready = sorted({event.rank: event for event in known.ready}.values(), key=lambda event: event.rank)
-    ends = sorted({event.rank: event for event in known.finished}.values(), key=lambda event: event.rank)
+    last = {event.rank: event for event in known.finished}
+    ends = [last.get(rank) for rank in range(m.world_size)]  # None: a rank that was lost
     yield Figure("devices", m.devices, [event.device for event in ready])
     yield Figure("transport", m.transport, ready[0].transport)
     yield Figure("parameters", m.parameters, ready[0].parameters)
@@ -54,15 +56,16 @@ def identity(m: Metrics, known: Records, config: Mapping[str, Any]) -> Iterator[
     # Data that does not fit the device's memory is streamed, and a note says so.
     if kind == "streaming" or (kind == "resident" and not any(event.note for event in ready)):
         yield Figure(f"loader, as set ({kind})", sorted({*m.loader} - {kind}), [])
-    digests = {event.digest for event in ends}
+    digests = {event.digest for event in last.values()}
     yield Figure("params_sha256", m.params_sha256, digests.pop() if len(digests) == 1 else None)
-    yield Figure("memory.peak_rss_bytes", m.memory.peak_rss_bytes, [event.peak_rss_bytes for event in ends])
-    yield Figure("memory.peak_device_bytes", m.memory.peak_device_bytes, [event.peak_device_bytes for event in ends])
-    works = [event.work for event in ends if event.work is not None]
-    if not works or len(works) < len(ends):
+    for kind in PEAKS:
+        peaks = [None if event is None else getattr(event, kind) for event in ends]
+        yield Figure(f"memory.{kind}", getattr(m.memory, kind), peaks)
+    works = [event.work for event in last.values() if event.work is not None]
+    if not works or len(works) < len(last):
         return
     for kind in KINDS:
-        values = [getattr(work, kind) for work in works]
+        values = [None if event is None else getattr(event.work, kind) for event in ends]
         yield Figure(f"memory.{kind}", getattr(m.memory, kind), values if any(v is not None for v in values) else None)
     if m.work is not None:
         yield Figure("work.tokens_per_sample", m.work.tokens_per_sample, works[0].tokens or None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import fsum, inf
 
@@ -38,7 +38,7 @@ class _EpochRecords:
 
 def learning(m: Metrics, known: Records) -> Iterator[Figure]:
     """Yield the figures of the epochs, and those that follow from them."""
-    epochs = _epochs(known)
+    epochs = _epochs(m, known)
     yield Figure("epochs", [row.epoch for row in m.epochs], sorted(epochs))
     yield Figure("steps", m.steps, sum(event.steps for event in known.progress))
     yield Figure("samples", m.samples, sum(event.samples for event in known.progress))
@@ -46,7 +46,18 @@ def learning(m: Metrics, known: Records) -> Iterator[Figure]:
         if row.epoch in epochs:
             yield from _epoch(row, epochs[row.epoch], m.world_size, known)
     yield from _final(m)
-    if m.ledger is not None and not m.resumed:
+
+
+def clocked(m: Metrics, known: Records) -> Iterator[Figure]:
+    """Yield when each epoch ended, and its ledger: figures of a run that lost nobody."""
+    if known.resumed:
+        return
+    epochs = _epochs(m, known)
+    for row in m.epochs:
+        if row.epoch in epochs:
+            seconds = trained_until(known, epochs[row.epoch].ended)
+            yield Figure(f"epochs.{row.epoch}.seconds", row.seconds, seconds, 1e-3)
+    if m.ledger is not None:
         for number, ledger in enumerate(m.ledger.epochs):
             trained = [0] * m.world_size
             for event in epochs[ledger.epoch].reports if ledger.epoch in epochs else ():
@@ -58,17 +69,19 @@ def learning(m: Metrics, known: Records) -> Iterator[Figure]:
         yield Figure("ledger.samples", m.ledger.samples, known.ready[0].samples)
 
 
-def _epochs(known: Records) -> dict[int, _EpochRecords]:
+def _epochs(m: Metrics, known: Records) -> dict[int, _EpochRecords]:
+    """Return epoch -> its records. Answers are left out if parts of the test set have none."""
     answers: dict[int, dict[int, Evaluated]] = defaultdict(dict)
     reports = grouped((event.epoch, event) for event in known.progress)
     for answer in known.evaluated:
         answers[answer.epoch][answer.part] = answer
+    for row in m.epochs:
+        if row.eval is None and len(answers[row.epoch]) < len(known.ready):
+            answers[row.epoch] = {}
     return {epoch: _EpochRecords(own, list(answers[epoch].values())) for epoch, own in reports.items()}
 
 
 def _epoch(row: Epoch, records: _EpochRecords, world_size: int, known: Records) -> Iterator[Figure]:
-    if row.eval is None and len(records.answers) < len(known.ready):
-        records = replace(records, answers=())
     name, reports, answers = f"epochs.{row.epoch}", records.reports, records.answers
     yield Figure(f"{name}.train_loss", row.train_loss, _mean([(event.loss_sum, event.samples) for event in reports]))
     if answers:
@@ -80,8 +93,6 @@ def _epoch(row: Epoch, records: _EpochRecords, world_size: int, known: Records) 
     least = sum(event.samples for event in known.progress if event.epoch <= row.epoch)
     most = sum(event.samples for event in known.progress if event.at <= max(records.evaluated, records.ended))
     yield Figure(f"{name}.samples", row.samples, min(max(row.samples, least), max(most, least)))
-    if not known.resumed:
-        yield Figure(f"{name}.seconds", row.seconds, trained_until(known, records.ended), 1e-3)
     for rank in range(world_size):
         given = row.scalars_per_rank[rank] if rank < len(row.scalars_per_rank) else {}
         yield Figure(f"{name}.scalars_per_rank.{rank}", given, _scalars(e for e in reports if e.rank == rank))

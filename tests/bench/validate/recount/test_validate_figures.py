@@ -17,7 +17,7 @@ from bench.validate.checks import figures
 from bench.validate.records.reading import records
 from bench.validate.records.run_records import Records
 from bench.validate.recount.identity import identity
-from bench.validate.recount.learning import learning
+from bench.validate.recount.learning import clocked, learning
 from bench.validate.verdicts.findings import Case
 from ddp.core.figures import summary
 from ddp.core.messages.events import Evaluated
@@ -150,7 +150,25 @@ def test_an_epoch_that_is_evaluated_in_part_ends_with_its_last_report(run: Run) 
     assert known is not None
     assert [row.eval for row in metrics.epochs] == [None] * 4
     known = replace(known, evaluated=[late(event) for event in known.evaluated if event.rank == 0])
-    assert [each.wrong for each in learning(metrics, known) if each.wrong and each.name.endswith(".seconds")] == []
+    assert [each.wrong for each in clocked(metrics, known) if each.wrong and each.name.endswith(".seconds")] == []
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({}, ""),
+        ({"params_sha256": "0" * 64}, "params_sha256 is"),
+        ({"steps": 7}, "steps is 7"),
+        ({"epochs": []}, "epochs"),
+    ],
+)
+def test_what_was_learned_without_a_rank_is_counted_too(
+    run: Run, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], line: str
+) -> None:
+    """Of a run that lost a rank only the losses were counted: half its steps passed."""
+    monkeypatch.setattr(figures, "lost_nobody", lambda m: False)
+    found = wrong(replace(run, metrics=run.metrics.model_copy(update=change)))
+    assert found[0].startswith(line) if line else not found
 
 
 def test_results_of_earlier_versions_are_left_alone(run: Run) -> None:
