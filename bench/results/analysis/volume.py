@@ -6,7 +6,7 @@ Bytes = synchronizations x ranks x parameters x bytes of an element.
   `zero2` and `zero3` do so once per micro-batch. Other replicas synchronize once per recorded round.
 - Gradients of trained parameters travel in the model's own type.
 - Parameters travel in `averaging.wire`. The `cpu` backend sends a snapshot and receives an update, both in the model's
-  type.
+  type. `torchft` averages in that type.
 - With `averaging.optimizer_state`, add as many copies as the optimizer's state is larger than the parameters, rounded
   down.
 
@@ -28,6 +28,8 @@ from ddp.core.policies import meets_every_step
 
 EVERY_PASS = ("zero2", "zero3")
 """Backends that exchange gradients in every micro-batch of a step."""
+TORCHFT = "torchft"
+"""Backend whose gradients travel unmeasured, in a hook of its own."""
 IN_SHARDS = ("zero3", "torch_fsdp")
 """Backends whose ranks each hold a shard of the parameters."""
 NEAR = 0.02
@@ -51,17 +53,18 @@ def formula(m: Metrics, config: Mapping[str, Any]) -> int | None:
     collectives."""
     meetings = _meetings(m, micro_batches(config) if m.backend in EVERY_PASS else 1)
     whole = m.status == "ok" and not m.resumed and not m.faults
-    if m.world_size == 1 or not whole or not m.parameters or not meetings or m.sync.kind == "none":
+    hidden = m.sync.kind == "none" or (m.sync.kind == "gradients" and m.backend == TORCHFT)
+    if m.world_size == 1 or not whole or not m.parameters or not meetings or hidden:
         return None
     settings = group_of(config, "averaging")
     elements = m.parameters - (m.frozen if m.sync.kind == "gradients" else 0)
     width, copies = width_of(m), 1 + (state_copies(m) if settings.get("optimizer_state") else 0)
-    if m.sync.kind == "parameters" and m.backend != "cpu":
+    if m.sync.kind == "parameters" and m.backend not in ("cpu", TORCHFT):
         wire = settings.get("wire", "float64")
         if wire not in WIRE_BYTES:
             return None
         width = WIRE_BYTES[wire]
-    elif m.sync.kind == "parameters":
+    elif m.sync.kind == "parameters" and m.backend == "cpu":
         width *= 2
     return meetings * m.world_size * elements * width * copies
 

@@ -89,6 +89,13 @@ def test_volume_goes_by_the_type_of_the_model(mode: str, held: int, width: int) 
     assert volume(metrics.model_copy(update={"memory": memory}), {}).expected == meetings * 2 * 500 * width
 
 
+@pytest.mark.parametrize(("mode", "expected"), [("nccl_sync", None), ("nccl_cadence", 18 * 2 * 500 * 4)])
+def test_torchft_sends_gradients_unmeasured_and_parameters_in_their_type(mode: str, expected: int | None) -> None:
+    """All its runs failed: -99.98 % and -49.99 %."""
+    metrics = with_eval(make_spec(mode), 0.97).model_copy(update={"backend": "torchft"})
+    assert volume(metrics, {}).expected == expected
+
+
 def test_large_buffers_may_travel_too() -> None:
     groups = [SketchGroup("w", "parameters", 100, "float32", trained=True)]
     assert _buffers(groups) == 0.0
