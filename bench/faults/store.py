@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from bench.base.writing import write_text
 from bench.faults.meaning import FaultCell, FaultOutcome
 from bench.faults.outcome import FaultResult
 from ddp import regular_files
@@ -33,15 +34,15 @@ def key(result: FaultResult) -> Key:
 class ResultStore:
     """The results in a folder that were played with the present sources."""
 
-    def __init__(self, folder: Path, fresh: bool = False) -> None:
-        """Read existing results, or with `fresh` delete them. Raises OSError, ValueError."""
+    def __init__(self, folder: Path, fresh: Collection[Key] = ()) -> None:
+        """Read existing results; delete those of `fresh`. Raises OSError, ValueError."""
         folder.mkdir(parents=True, exist_ok=True)
         self._path, self._revision = folder / FILE, revision()
-        self.found: dict[Key, FaultResult] = {}
-        if fresh:
-            self._path.unlink(missing_ok=True)
-        for result in self._read() if self._path.exists() else ():
-            self.found[key(result)] = result
+        rows = list(self._read()) if self._path.exists() else []
+        kept = [(line, result) for line, result in rows if result is None or key(result) not in fresh]
+        self.found = {key(result): result for _, result in kept if result is not None}
+        if len(kept) < len(rows):
+            write_text(self._path, "".join(f"{line}\n" for line, _ in kept))
 
     def add(self, result: FaultResult) -> None:
         """Append a result."""
@@ -52,15 +53,18 @@ class ResultStore:
                 file.write(b"\n")  # after a line that was cut
             file.write(line.encode() + b"\n")
 
-    def _read(self) -> Iterator[FaultResult]:
+    def _read(self) -> Iterator[tuple[str, FaultResult | None]]:
+        """Yield each line with its result; None: of other sources, or the line was cut."""
         for number, line in enumerate(regular_files.content(self._path).decode(errors="replace").splitlines(), 1):
+            result = None
             try:
                 row = json.loads(line)
                 if row.pop("revision") == self._revision:
-                    yield result_of(row)
+                    result = result_of(row)
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 if line.endswith("}"):
                     raise ValueError(f"{self._path}, line {number}: no result of a cell ({error})") from None
+            yield line, result
 
 
 def body(result: FaultResult) -> dict[str, Any]:

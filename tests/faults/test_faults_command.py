@@ -32,6 +32,24 @@ def test_the_matrix_is_played_once_and_written(tmp_path: Path, capsys: pytest.Ca
     assert (tmp_path / store.FILE).read_text() == lines, "nothing is played again"
 
 
+def test_what_is_repeated_is_what_was_selected(tmp_path: Path) -> None:
+    """All results were deleted, also those of other cells and of other sources."""
+    words = [*FEW, "--ranks", "first", "--out", str(tmp_path)]
+    assert dispatch([*words, "--sizes", "4,8"]) == 0
+    path = tmp_path / store.FILE
+    lines = [*path.read_text().splitlines(), '{"revision": "another"}']
+    path.write_text("".join(f"{line}\n" for line in lines))
+    assert dispatch([*words, "--kinds", "crash", "--fresh"]) == 0
+    after = path.read_text().splitlines()
+    again = [line for line in lines if '"kind": "crash"' in line and '"size": 4' in line]
+    assert after[: -len(again)] == [line for line in lines if line not in again]
+    assert len(after) == len(lines)
+    assert 0 < len(again) < len(lines) // 2
+    known = store.ResultStore(tmp_path).found
+    assert store.ResultStore(tmp_path, list(known)[:1]).found.keys() == set(list(known)[1:]), "not yet played again"
+    assert store.ResultStore(tmp_path).found.keys() == set(list(known)[1:])
+
+
 def test_a_matrix_that_is_cut_short_says_that_the_same_command_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -70,7 +70,8 @@ def faults(options: argparse.Namespace) -> Exit:
         sizes = {world: _sizes(options, world) for world in worlds}
         if not 1 <= options.jobs <= MOST_JOBS:
             raise ValueError(f"--jobs {options.jobs}: give a whole number from 1 to {MOST_JOBS}")
-        store = ResultStore(options.out, options.fresh)  # last, as `fresh` deletes
+        chosen = {(str(cell), world, size) for world in worlds for size in sizes[world] for cell in wanted}
+        store = ResultStore(options.out, chosen if options.fresh else ())  # last, as it deletes
     try:
         for world in worlds:
             _play(wanted, sizes[world], world, store, options.jobs)
