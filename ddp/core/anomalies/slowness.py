@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass, field
-from statistics import fmean, median
+from statistics import fmean, median_low
 from typing import Any
 
 from ddp.core.anomalies.outliers import Scatter
@@ -130,8 +130,17 @@ class SlowFold:
                 self._in_step = record.in_step
             case Ready() | Joined() | Drop():  # a new process, or none
                 self._windows[record.rank] = _RankWindows()
+                if self._in_step and not isinstance(record, Ready):
+                    self._share()
             case Resumed():
                 self._windows.clear()
+
+    def _share(self) -> None:
+        """Learn paces anew, as each rank's part of a step has changed: what is fixed per step takes more or less of a
+        sample. A slow rank keeps its earlier pace, by which it heals; a link has no part in that."""
+        for rank, own in self._windows.items():
+            if own.work.named is None and own.whole.named is None:
+                self._windows[rank] = _RankWindows(link=own.link)
 
     def _of(self, rank: int) -> _RankWindows:
         if (own := self._windows.get(rank)) is None:
@@ -195,7 +204,7 @@ class SlowFold:
         self._change(rank, own.work, pace, usual, beside, others, at)
         # A slow machine slows its ranks by different factors.
         explained = watched and beside < TWICE and max(own.beside) >= SLOW
-        turned = own.work.enter(pace, 1.0 if explained else beside)
+        turned = own.work.enter(pace, 1.0 if explained else beside if watched else ratio)
         if watched and not explained and not own.scatter.enter(math.log(max(beside, 1.0)), len(own.work.row)):
             turned = False
         if turned:
@@ -227,7 +236,7 @@ class SlowFold:
         own computing, this shows what other programs take of the machine."""
         others = [each for number, each in self._windows.items() if number != rank and each.sound]
         ratios = [_computing(each, since) for each in others if self._cause(each.work) != COMPUTE]
-        return max(median(ratios), LEAST_PACE) if ratios else 1.0
+        return max(median_low(ratios), LEAST_PACE) if ratios else 1.0
 
     def _cause(self, watch: _Watch) -> str:
         return "" if watch.named is None else self.ranks[watch.named].cause
