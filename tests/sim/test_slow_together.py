@@ -20,14 +20,14 @@ SOUND, SLOW, LATE = WorkSeconds(0.02, 0.2), WorkSeconds(0.02, 0.6), WorkSeconds(
 Named = list[tuple[int, str]]
 
 
-def named(*windows: tuple[WorkSeconds, ...]) -> Named:
-    """Who is named, and why, if ranks report these windows."""
+def found(*windows: tuple[WorkSeconds, ...]) -> list[SlowRank]:
+    """Who is named if ranks report these windows."""
     fold = SlowFold()
     fold.add(Plan((1,) * len(windows[0]), (0,) * len(windows[0]), False, 0, True, True, 1, ""))
     for at, works in enumerate(windows):
         for rank, work in enumerate(works):
             fold.add(Progress(float(at), rank, 0, 1, 100, 0.5, 0.0, 0.1, work=work))
-    return [(each.rank, each.cause) for each in fold.ranks]
+    return fold.ranks
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,8 @@ def named(*windows: tuple[WorkSeconds, ...]) -> Named:
 )
 def test_it_is_the_machine_only_if_most_others_are_slow(works: tuple[WorkSeconds, ...], expected: Named) -> None:
     """The median of one slow rank and one sound rank explained what was slow: two of three were named for their host."""
-    assert named(*[(SOUND,) * len(works)] * 5, *[works] * 8) == expected
+    named = found(*[(SOUND,) * len(works)] * 5, *[works] * 8)
+    assert [(each.rank, each.cause) for each in named] == expected
 
 
 @pytest.mark.parametrize(
@@ -53,6 +54,15 @@ def test_a_slow_rank_is_not_sound_because_another_becomes_as_slow(policy: Policy
     seen = watch(policy, 2, not isinstance(policy, Async), 0.05, *faults, seed=seed)
     assert len(seen.struck) == 2
     assert [(each.cause, each.healed) for each in seen.slow if each.rank == 0] == [(COMPUTE, None)]
+
+
+def test_one_that_is_no_slower_than_all_on_a_busy_machine_is_sound() -> None:
+    """Its input was late no longer, but its own work took 1.4 times as long as once, as that of others did."""
+    busy = WorkSeconds(0.03, 0.28)
+    (late, *host) = found(*[(SOUND, SOUND)] * 5, *[(LATE, SOUND)] * 3, *[(busy, busy)] * 4)
+    assert late.cause == INPUT
+    assert late.healed is not None
+    assert {each.cause for each in host} == {HOST}
 
 
 def shared(by_samples: bool, *faults: Fault) -> list[SlowRank]:

@@ -204,7 +204,7 @@ class SlowFold:
         self._change(rank, own.work, pace, usual, beside, others, at)
         # A slow machine slows its ranks by different factors.
         explained = watched and beside < TWICE and max(own.beside) >= SLOW
-        turned = own.work.enter(pace, 1.0 if explained else beside if watched else ratio)
+        turned = own.work.enter(pace, 1.0 if explained else ratio if self._lasts(own.work, ratio) else beside)
         if watched and not explained and not own.scatter.enter(math.log(max(beside, 1.0)), len(own.work.row)):
             turned = False
         if turned:
@@ -237,6 +237,10 @@ class SlowFold:
         others = [each for number, each in self._windows.items() if number != rank and each.sound]
         ratios = [_computing(each, since) for each in others if self._cause(each.work) != COMPUTE]
         return max(median_low(ratios), LEAST_PACE) if ratios else 1.0
+
+    def _lasts(self, watch: _Watch, ratio: float) -> bool:
+        """Return whether a rank is as slow as when it was found, however slow the others became meanwhile."""
+        return watch.named is not None and ratio * SLOW > self.ranks[watch.named].factor
 
     def _cause(self, watch: _Watch) -> str:
         return "" if watch.named is None else self.ranks[watch.named].cause
