@@ -24,12 +24,11 @@ def unfit(optimizer: torch.optim.Optimizer) -> str:
     kind = type(optimizer)
     if kind not in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):
         return f"{kind.__name__} is neither SGD, Adam nor AdamW"
-    own, every = (
-        optimizer,
-        hooks._global_optimizer_pre_hooks.keys() - {HOOK.id} | hooks._global_optimizer_post_hooks.keys(),
-    )
-    if own._optimizer_step_pre_hooks or own._optimizer_step_post_hooks or every or "step" in vars(own):
+    every = hooks._global_optimizer_pre_hooks.keys() - {HOOK.id} | hooks._global_optimizer_post_hooks.keys()
+    if every or optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
         return f"{kind.__name__} has a hook on its step"
+    if "step" in vars(optimizer):
+        return f"{kind.__name__} has another step"
     for group in optimizer.param_groups:
         for name, value in PLAIN.items():
             if group.get(name, value) != value:
