@@ -164,8 +164,7 @@ def play(cell: PredictedCell, calibration: Calibration, seed: int, assumed: Assu
                 slices.append(Slice(begin + start, rank, part, share * whole))
                 start += share * whole
             kind = calibration.parts[-1][0]
-        handed = size if kind == "exchange" else 0
-        slices.append(Slice(begin + start, rank, kind, stop - start, seq, handed))
+        slices.append(Slice(begin + start, rank, kind, stop - start, seq, size if kind == "exchange" else 0))
 
     policy, costs = make_policy(cell.policy, dict(cell.settings)), costs_of(cell, calibration, seed, assumed)
     make = Simulation if in_step else DatedSimulation
@@ -207,7 +206,8 @@ def costs_of(cell: PredictedCell, calibration: Calibration, seed: int, assumed: 
     apart = cell.in_step and calibration.exits.size and cores is None  # else they leave as the shared cores wake them
     exits = calibration.exits[places] * grown * times if apart else None
     links = None if cell.links is None else replace(cell.links, seed=seed)
-    size = bytes_of(cell, calibration)
+    size, same = bytes_of(cell, calibration), cell.in_step == meets_every_step(calibration.spec.policy)
+    count = calibration.collectives if same else 1.0  # gradients travel without counters
     added = calibration.links is not None  # if so, measured times do not include those of links
 
     def step_s(rank: int, done: int) -> float:
@@ -217,7 +217,7 @@ def costs_of(cell: PredictedCell, calibration: Calibration, seed: int, assumed: 
         own = float(wires[number % LENGTH])
         if links is None or number == JOIN:
             return max(own, 0.0)
-        model = meeting_s(links, members, size, calibration.collectives, number)
+        model = meeting_s(links, members, size, count, number)
         return max(own + model, 0.0) if added else max(own, model)
 
     def evaluate_s(rank: int) -> float:

@@ -11,7 +11,7 @@ from bench.predict.calibration import Calibration, calibrated
 from bench.predict.cells import distance, near
 from bench.predict.evidence import metrics_of, own_cell
 from bench.predict.grid import anchored
-from bench.predict.play import costs_of, play, samples_of
+from bench.predict.play import bytes_of, costs_of, play, samples_of
 from bench.predict.spec import beyond
 from bench.results.analysis.stream import sort
 from ddp.core.messages.event_parts import StepWork
@@ -144,3 +144,15 @@ def test_a_predicted_cell_sends_what_its_policy_sends(mode: str, policy: str, wi
     assert metrics.sync.count
     assert metrics.sync.bytes == metrics.sync.count * 2 * size
     assert metrics.frozen == 400
+
+
+def test_gradients_are_predicted_without_the_collective_of_counters() -> None:
+    """Steps over a slow link took twice as long as in real runs, if averages of the calibrated one had two collectives."""
+    nothing = {"wires": np.zeros(9), "rounds": np.zeros(9)}
+    own, links = replace(half_frozen("nccl_cadence", 4), collectives=2.0, **nothing), parse("wan_1g_30ms", 2)
+    assert links is not None
+    for policy, count in (("sync", 1), ("async", 2)):
+        cell = replace(own_cell(own), policy=policy, settings=(), links=links)
+        wire = costs_of(cell, own, 0).wire
+        assert wire is not None
+        assert wire((0, 1), 7) == pytest.approx(meeting_s(links, (0, 1), bytes_of(cell, own), count, 7))
