@@ -14,6 +14,7 @@ from bench.results.analysis.steps import worked
 from bench.results.analysis.stream import Floats, RunRecords, Slices
 from bench.results.analysis.stretches import clipped, seconds
 from bench.results.analysis.syncing import collectives, exits
+from bench.results.analysis.volume import width
 from ddp.backends import BACKENDS, SyncKind
 from ddp.core.messages.events import Averaged, Evaluated, Memory, Progress, Reduced, RoundClosed, Saved, Snapshot
 from ddp.core.network.link_costs import TO, Deliveries, meeting_s
@@ -39,6 +40,10 @@ class Calibration:
     samples: int
     """Samples of an epoch."""
     parameters: int
+    frozen: int
+    """Parameters that are not trained."""
+    width: int
+    """Bytes of a parameter."""
     transport: str
     device: str
     links: Links | None
@@ -106,7 +111,9 @@ def calibrated(stream: RunRecords, spec: RunSpec, launched: float) -> Calibratio
         raise ValueError(f"every rank must have done {LEAST_STEPS} steps to be calibrated on: train longer")
     in_step = meets_every_step(spec.policy) and not _snapshots(spec)
     averages = max(own[rank].size for rank in own) if in_step else len(stream.of(RoundClosed))
-    size = _bytes(stream, ready.parameters, averages * spec.world_size if in_step else 0)
+    works = [event.work for event in stream.finished.values() if event.work is not None]
+    wide = width(max((work.parameter_bytes for work in works), default=0), ready.parameters)
+    size = _bytes(stream, wide * ready.parameters, averages * spec.world_size if in_step else 0)
     waited = _meetings(slices)
     count = waited + _meetings(stream.behind)
     together = count / averages if count and averages else 1.0
@@ -118,6 +125,8 @@ def calibrated(stream: RunRecords, spec: RunSpec, launched: float) -> Calibratio
         spec=spec,
         samples=ready.samples,
         parameters=ready.parameters,
+        frozen=ready.frozen,
+        width=wide,
         transport=ready.transport,
         device=ready.device,
         links=_links(spec),
@@ -200,16 +209,16 @@ def _wires(stream: RunRecords, spec: RunSpec, in_step: bool, modelled: float) ->
     return taken, left
 
 
-def _bytes(stream: RunRecords, parameters: int, steps: int) -> int:
-    """Return the bytes of a snapshot or an average. `steps`: of all ranks together, if each step contains an average;
-    else 0."""
+def _bytes(stream: RunRecords, whole: int, steps: int) -> int:
+    """Return the bytes of a snapshot or an average; `whole`, those of the parameters, if none is recorded. `steps`: of all
+    ranks together, if each step contains an average; else 0."""
     if steps:
         parts = [slices.bytes[slices.kind == "exchange"].sum() for slices in (stream.slices, stream.behind)]
-        return round(float(sum(parts)) / steps) or 4 * parameters
+        return round(float(sum(parts)) / steps) or whole
     exchange = stream.slices.kind == "exchange"
     sent = [event.bytes for event in stream.of(Averaged)] or stream.slices.bytes[exchange].tolist()
     both = 2 if stream.of(Snapshot) else 1
-    return round(float(np.median(sent)) / both) if sent else 4 * parameters
+    return round(float(np.median(sent)) / both) if sent else whole
 
 
 def _gaps(stream: RunRecords, size: int, beside: float) -> tuple[float, ...]:

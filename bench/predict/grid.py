@@ -11,7 +11,7 @@ from bench.predict.calibration import Calibration
 from bench.predict.evidence import CalibratedCell, own_cell
 from bench.predict.play import PredictedCell, speeds_of, step_s_of
 from bench.predict.spec import PER_RANK
-from ddp.core.network.links import Links
+from ddp.core.network.links import MOST_BANDWIDTH, Links
 from ddp.core.policies import POLICIES, meets_every_step
 from ddp.settings import check_policy, make_policy
 
@@ -84,7 +84,8 @@ def what_if(cell: PredictedCell, calibration: Calibration) -> Iterator[tuple[str
     slow = [rank for rank in range(cell.ranks) if pace[rank] > 1.05 * min(pace) and rank not in cell.healed]
     for rank in sorted(slow, key=lambda rank: -pace[rank])[:MOST_HEALED]:
         yield f"rank {rank} healed", replace(cell, healed=(*cell.healed, rank))
-    if cell.links is not None:
+    rates = [rule.link.bandwidth for rule in cell.links.rules] if cell.links is not None else []
+    if cell.links is not None and 2 * max(rates) <= MOST_BANDWIDTH:
         yield "twice the bandwidth", replace(cell, links=faster(cell.links, 2.0))
     for policy in POLICIES:
         if policy != cell.policy:

@@ -14,6 +14,7 @@ from bench.predict.calibration import Calibration
 from bench.predict.dated import DatedSimulation
 from bench.predict.steptimes import LENGTH, WARM, asleep, mean_of, resampled, scaled_draws, slow_part
 from bench.predict.traces import TracedSteps
+from bench.results.analysis.volume import WIRE_BYTES
 from ddp.backends import world_of
 from ddp.core.messages.events import Averaged, Progress, Ready, Slice
 from ddp.core.messages.run_bounds import Launched
@@ -130,7 +131,6 @@ def samples_of(cell: PredictedCell, calibration: Calibration) -> int:
 def play(cell: PredictedCell, calibration: Calibration, seed: int, assumed: Assumption = NOMINAL) -> PlayedCell:
     """Play a cell once. Raises TimeoutError if it does not end."""
     spec, samples = calibration.spec, samples_of(cell, calibration)
-    config = spec.config
     world = world_of(
         str(spec.backend),
         cell.ranks,
@@ -139,19 +139,19 @@ def play(cell: PredictedCell, calibration: Calibration, seed: int, assumed: Assu
         spec.epochs,
         deadline_s=math.inf,
         tolerate_loss=True,
-        checkpoints=Checkpointing(**config["checkpoint"]) if config.get("checkpoint") else None,
+        checkpoints=Checkpointing(**spec.config["checkpoint"]) if spec.config.get("checkpoint") else None,
     )
     records, slices = list[tuple[float, Record]](), list[Slice]()
     begin, worked = calibration.start_s, [0.0] * cell.ranks
     in_step = averages_in_step(cell, calibration)
-    size = calibration.bytes if not calibration.snapshots else 2 * calibration.bytes
+    size, ways = bytes_of(cell, calibration), 2 if calibration.snapshots else 1
 
     def listen(at: float, record: Any) -> None:
         if isinstance(record, Ready):
-            record = replace(record, parameters=calibration.parameters, device=calibration.device)
-            record = replace(record, transport=calibration.transport)
+            names = ("parameters", "frozen", "device", "transport")
+            record = replace(record, **{name: getattr(calibration, name) for name in names})
         elif isinstance(record, Averaged):
-            record = replace(record, bytes=size if record.bytes else 0)
+            record = replace(record, bytes=ways * size if record.bytes else 0)
         elif isinstance(record, Progress) and in_step:  # without waiting for others inside its steps
             record, worked[record.rank] = replace(record, busy_s=worked[record.rank]), 0.0
         records.append((begin + at, _later(record, begin)))
@@ -164,8 +164,7 @@ def play(cell: PredictedCell, calibration: Calibration, seed: int, assumed: Assu
                 slices.append(Slice(begin + start, rank, part, share * whole))
                 start += share * whole
             kind = calibration.parts[-1][0]
-        handed = bytes_of(cell, calibration) if kind == "exchange" else 0
-        slices.append(Slice(begin + start, rank, kind, stop - start, seq, handed))
+        slices.append(Slice(begin + start, rank, kind, stop - start, seq, size if kind == "exchange" else 0))
 
     policy, costs = make_policy(cell.policy, dict(cell.settings)), costs_of(cell, calibration, seed, assumed)
     make = Simulation if in_step else DatedSimulation
@@ -186,8 +185,9 @@ def bytes_of(cell: PredictedCell, calibration: Calibration) -> int:
     spec = calibration.spec
     if calibration.snapshots or cell.in_step == meets_every_step(spec.policy):
         return calibration.bytes
-    wire = (spec.config.get("averaging") or {}).get("wire", "float64")
-    return calibration.parameters * (4 if cell.in_step else {"float64": 8, "float32": 4}.get(wire, 2))
+    if cell.in_step:
+        return (calibration.parameters - calibration.frozen) * calibration.width
+    return calibration.parameters * WIRE_BYTES.get((spec.config.get("averaging") or {}).get("wire", "float64"), 2)
 
 
 def costs_of(cell: PredictedCell, calibration: Calibration, seed: int, assumed: Assumption = NOMINAL) -> Costs:
@@ -206,7 +206,8 @@ def costs_of(cell: PredictedCell, calibration: Calibration, seed: int, assumed: 
     apart = cell.in_step and calibration.exits.size and cores is None  # else they leave as the shared cores wake them
     exits = calibration.exits[places] * grown * times if apart else None
     links = None if cell.links is None else replace(cell.links, seed=seed)
-    size = bytes_of(cell, calibration)
+    size, same = bytes_of(cell, calibration), cell.in_step == meets_every_step(calibration.spec.policy)
+    count = calibration.collectives if same else 1.0  # gradients travel without counters
     added = calibration.links is not None  # if so, measured times do not include those of links
 
     def step_s(rank: int, done: int) -> float:
@@ -216,7 +217,7 @@ def costs_of(cell: PredictedCell, calibration: Calibration, seed: int, assumed: 
         own = float(wires[number % LENGTH])
         if links is None or number == JOIN:
             return max(own, 0.0)
-        model = meeting_s(links, members, size, calibration.collectives, number)
+        model = meeting_s(links, members, size, count, number)
         return max(own + model, 0.0) if added else max(own, model)
 
     def evaluate_s(rank: int) -> float:

@@ -29,6 +29,8 @@ from ddp.replica.optim.outer_optimizer import outer
 from ddp.replica.task import Job
 
 if TYPE_CHECKING:
+    from ddp.core.settings.averaging import Averaging
+    from ddp.replica.memory.flat import FlatState
     from ddp.replica.replica import Replica
 
 
@@ -222,6 +224,11 @@ class Backend(GroupBackend):
         """Return pairs of (parameters, their last average)."""
         pairs = zip(self._sections, self._last, strict=True)
         return [(section.values, last) for section, last in pairs if section.kind == "parameters" and last is not None]
+
+
+def collectives(state: FlatState, settings: Averaging) -> int:
+    """Return the number of collectives of an average, one after the other."""
+    return 1 + len(state.counters) + (settings.wire != "float64")
 
 
 def _lay(wire: Tensor, values: Tensor, weight: float, last: Tensor | None) -> None:

@@ -146,6 +146,13 @@ class StepGradients:
         self.clear()
 
 
+def sent(state: FlatState) -> tuple[int, int]:
+    """Return the bytes that a rank sends in a step, and the number of collectives without early buckets."""
+    tails, _ = _tails(state, by_type(state.parameters))
+    behind = sum(dtype.itemsize * sum(sizes) for dtype, sizes in tails.items())
+    return sum(parameter.nbytes for parameter in state.parameters) + behind, len(tails)
+
+
 def _tails(state: FlatState, buckets: Plan) -> tuple[dict[torch.dtype, list[int]], list[tuple[int, ...]]]:
     """Return (tails, buckets). `tails`: data type -> numbers of buffer elements, usage flags and counter flags behind its
     last bucket. The last bucket of each data type is moved to the end."""

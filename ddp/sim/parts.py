@@ -9,7 +9,7 @@ from typing import Any
 
 from ddp.core.messages.commands import Average
 from ddp.core.messages.events import RankEvent
-from ddp.core.network.link_costs import collective_s
+from ddp.core.network.link_costs import meeting_s
 from ddp.core.network.links import Links
 from ddp.core.samples.spans import Batch
 from ddp.core.worker import Step, Worker
@@ -69,7 +69,9 @@ class Costs:
     links: Links | None = None
     """Links between ranks, and to the coordinator on rank 0's host. They bound the speed of collectives and messages."""
     bytes: int = 8
-    """Bytes of a collective, or of a snapshot."""
+    """Bytes of an average or of a snapshot."""
+    collectives: int = 1
+    """Collectives of an average over `links`, one after the other."""
     reduce_s: float = 0.01
     """Seconds of averaging the snapshots."""
     copy_s: float = 0.0
@@ -97,12 +99,12 @@ class Costs:
         return self.copy_s if self.hand_s is None else self.hand_s
 
     def collective_s(self, members: tuple[int, ...], size: int, number: int) -> float:
-        """Return the seconds of a collective of `size` bytes, from the last arrival to its end. Forming a group (`JOIN`)
+        """Return the seconds of an average of `size` bytes, from the last arrival to its end. Forming a group (`JOIN`)
         moves no data over links."""
         own = self.wire_s if self.wire is None else self.wire(members, number)
-        return (
-            own if self.links is None or number == JOIN else max(own, collective_s(self.links, members, size, number))
-        )
+        if self.links is None or number == JOIN:
+            return own
+        return max(own, meeting_s(self.links, members, size, self.collectives, number))
 
 
 @dataclass(slots=True)

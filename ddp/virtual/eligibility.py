@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.modules import module as hooks
 from torch.random import fork_rng
 
 from ddp.data.contents import repeatable
@@ -14,6 +17,9 @@ from ddp.virtual.rows import apart, loss_of, shared
 
 SAMPLES = 2
 """Samples in the trial pass that shows what a step does; batch norm needs two."""
+CLOSE = 0.02
+"""Largest relative difference of the trial's gradients, which are rounded otherwise. Hooks that a forward pass registers on
+tensors make a larger one."""
 MANY = 16
 """Number of ranks from which on a vectorised operation is faster."""
 
@@ -41,7 +47,19 @@ def unfit(job: Job) -> str:
         return "it has several optimizers"
     if sum(len(group["params"]) for group in optimizer.param_groups) != sum(1 for _ in model.parameters()):
         return "the optimizer lacks some of the parameters"
-    return _unfit_pass(task, model, optimizer) or row_optimizer.unfit(optimizer)
+    return _hooked(model) or _unfit_pass(task, model, optimizer) or row_optimizer.unfit(optimizer)
+
+
+def _hooked(model: nn.Module) -> str:
+    """Return which hook a vectorised backward pass would not call; empty: none."""
+    for name, parameter in model.named_parameters():
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+            return f"{name} has a hook on its gradient"
+    every = hooks._global_backward_hooks or hooks._global_backward_pre_hooks
+    for name, module in model.named_modules():
+        if every or module._backward_hooks or module._backward_pre_hooks:
+            return f"{name or type(module).__name__} has a hook on its backward pass"
+    return ""
 
 
 def _unfit_pass(task: Task, model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
@@ -64,8 +82,17 @@ def _unfit_pass(task: Task, model: nn.Module, optimizer: torch.optim.Optimizer) 
     try:
         with fork_rng():
             loss, batches = loss_of(task, model), tuple(part.expand(2, *part.shape) for part in batch)
-            apart(loss)(parameters, batches)
-            shared(loss)(dict(model.named_parameters()), batches)
+            (grads, _) = apart(loss)(parameters, batches)
+            leaves = {name: p.detach().requires_grad_() for name, p in model.named_parameters()}
+            means = torch.autograd.grad(shared(loss)(leaves, batches).mean(), list(leaves.values()))
     except Exception as error:
         return f"a step of several ranks at once fails ({f'{type(error).__name__}: {error}'.splitlines()[0]})"
+    own = _flat(p.grad for p in model.parameters())
+    for other in (_flat(grads[name][0] for name in leaves), _flat(means)):
+        if (other - own).norm() > CLOSE * own.norm():
+            return "its gradients are others in a step of several ranks at once"
     return ""
+
+
+def _flat(gradients: Iterable[Tensor | None]) -> Tensor:
+    return torch.cat([gradient.flatten() for gradient in gradients if gradient is not None])

@@ -16,7 +16,8 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from ddp.backends import world_of
+from ddp.backends import BACKENDS, SyncKind, world_of
+from ddp.backends.allreduce import collectives
 from ddp.core.errors import Diverged, EngineError, RankLost
 from ddp.core.messages.commands import Abort
 from ddp.core.messages.events import Averaged
@@ -24,9 +25,13 @@ from ddp.core.messages.measurements import Slice
 from ddp.core.settings.virtual_time import CONSTANT
 from ddp.engine import solo
 from ddp.engine.solo import Emit
+from ddp.gradients import step_gradients
 from ddp.process.clock import now
 from ddp.process.codec import encode
 from ddp.process.determinism import deterministic
+from ddp.replica.memory.flat import FlatState
+from ddp.replica.norms import least_samples
+from ddp.replica.replica import Replica
 from ddp.replica.task import Job
 from ddp.sim import Costs, Simulation
 from ddp.sim.distributions import distribution
@@ -47,26 +52,11 @@ DRAWN = 4096
 
 
 class VirtualRanks(RankWork, AbstractContextManager[Any], Protocol):
-    """Ranks that compute, and their properties known before training."""
+    """Ranks that compute, and what their replicas are alike in before training."""
 
     @property
-    def samples(self) -> int:
-        """Return the number of training samples in an epoch."""
-        ...
-
-    @property
-    def tested(self) -> int:
-        """Return the number of samples in the evaluation data."""
-        ...
-
-    @property
-    def least(self) -> int:
-        """Return the fewest samples that the model should be trained on at once."""
-        ...
-
-    @property
-    def bytes(self) -> int:
-        """Return the size of a replica in bytes."""
+    def replica(self) -> Replica:
+        """Return a replica."""
         ...
 
 
@@ -109,17 +99,17 @@ def play(job: Job, ranks: VirtualRanks, emit: Emit) -> None:
         emit(replace(record, at=begin + at) if hasattr(record, "at") else record, begin + at)
 
     def measured(rank: int, kind: str, start: float, stop: float, seq: int) -> None:
-        size, whole = ranks.bytes if kind in ("exchange", "copy") else 0, stop - start
+        size, whole = costs.bytes if kind in ("exchange", "copy") else 0, stop - start
         for part, share in parts if kind == "forward" else ((kind, 1.0),):
             length = share * whole
             lasted = Slice(begin + start, rank, part, length, seq, size)
             slices[rank].append(lasted if kind == "exchange" else encode(lasted))
             start += length
 
-    world = world_of(
-        job.backend, job.world_size, ranks.samples, job.batch_size, job.epochs, deadline_s=math.inf, least=ranks.least
-    )
-    simulation = Simulation(job.policy, world, costs_of(job, ranks), tick_s=math.inf, limit_s=math.inf, keep=False)
+    samples, least = ranks.replica.samples, least_samples(ranks.replica.model)
+    world = world_of(job.backend, job.world_size, samples, job.batch_size, job.epochs, deadline_s=math.inf, least=least)
+    costs = costs_of(job, ranks.replica)
+    simulation = Simulation(job.policy, world, costs, tick_s=math.inf, limit_s=math.inf, keep=False)
     simulation.work, simulation.listen, simulation.measured = ranks, listen, measured
     try:
         simulation.run()
@@ -147,7 +137,7 @@ def _error(abort: Abort) -> EngineError:
     )
 
 
-def costs_of(job: Job, ranks: VirtualRanks) -> Costs:
+def costs_of(job: Job, replica: Replica) -> Costs:
     """Return the costs: of steps by `job.virtual` and `job.speeds`, of collectives and messages by `job.links`."""
     size, given = job.world_size, job.virtual
     speeds = job.speeds or (1.0,) * size
@@ -159,15 +149,25 @@ def costs_of(job: Job, ranks: VirtualRanks) -> Costs:
     def step_s(rank: int, done: int) -> float:
         return given.step_s / speeds[rank] * (series[rank][done % DRAWN] if series else 1.0)
 
-    evaluated = EVALUATED * given.step_s / job.batch_size * ranks.tested / size
+    evaluated = EVALUATED * given.step_s / job.batch_size * len(replica.data[1][0]) / size
+    sent, count = _sent(job, replica.state)
     return Costs(
         step_s,
         by_samples=True,
         latency_s=LATENCY_S,
         wire_s=WIRE_S,
         links=job.links,
-        bytes=ranks.bytes,
+        bytes=sent,
+        collectives=count,
         reduce_s=REDUCE_S,
         copy_s=COPY_S,
         evaluate_s=lambda rank: evaluated / speeds[rank],
     )
+
+
+def _sent(job: Job, state: FlatState) -> tuple[int, int]:
+    """Return the bytes of an average or a snapshot, and the number of collectives. Ranks report the bytes of an average of
+    replicas."""
+    if SyncKind.SNAPSHOT in BACKENDS[job.backend].sync:
+        return state.bytes, 1
+    return step_gradients.sent(state) if job.policy.every_step else (state.bytes, collectives(state, job.averaging))

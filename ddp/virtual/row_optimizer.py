@@ -11,6 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import optimizer as hooks
+
+from ddp.replica.evidence.parameter_guard import HOOK
 
 PLAIN = {"maximize": False, "amsgrad": False, "capturable": False, "differentiable": False, "dampening": 0}
 """Required values of settings of torch's optimizers."""
@@ -21,6 +24,11 @@ def unfit(optimizer: torch.optim.Optimizer) -> str:
     kind = type(optimizer)
     if kind not in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):
         return f"{kind.__name__} is neither SGD, Adam nor AdamW"
+    every = hooks._global_optimizer_pre_hooks.keys() - {HOOK.id} | hooks._global_optimizer_post_hooks.keys()
+    if every or optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+        return f"{kind.__name__} has a hook on its step"
+    if "step" in vars(optimizer):
+        return f"{kind.__name__} has another step"
     for group in optimizer.param_groups:
         for name, value in PLAIN.items():
             if group.get(name, value) != value:

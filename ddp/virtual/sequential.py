@@ -26,7 +26,7 @@ from ddp.engine.cooperative_thread import CooperativeThread, generators
 from ddp.engine.rank import RankLoop
 from ddp.process.clock import now
 from ddp.process.meter import Meter
-from ddp.replica.norms import least_samples
+from ddp.replica.replica import Replica
 from ddp.replica.task import Job
 
 
@@ -109,24 +109,9 @@ class SequentialRanks:
         self._ranks.append(made)
 
     @property
-    def samples(self) -> int:
-        """Return the number of training samples in an epoch."""
-        return self._ranks[0].loop.replica.samples
-
-    @property
-    def tested(self) -> int:
-        """Return the number of samples in the evaluation data."""
-        return len(self._ranks[0].loop.replica.data[1][0])
-
-    @property
-    def least(self) -> int:
-        """Return the fewest samples that the model should be trained on at once."""
-        return least_samples(self._ranks[0].loop.replica.model)
-
-    @property
-    def bytes(self) -> int:
-        """Return the size of a replica in bytes."""
-        return self._ranks[0].loop.replica.state.bytes
+    def replica(self) -> Replica:
+        """Return a replica."""
+        return self._ranks[0].loop.replica
 
     def ready(self, rank: int) -> Sequence[RankEvent]:
         """Return the events of a rank that starts."""

@@ -29,6 +29,7 @@ from ddp.replica.memory.flat import savable
 from ddp.replica.memory.weighted_mean import average, ratio
 from ddp.replica.norms import least_samples
 from ddp.replica.optim.outer_optimizer import outer
+from ddp.replica.replica import Replica
 from ddp.replica.task import Job
 from ddp.virtual.row_keeper import RowKeepers
 from ddp.virtual.row_rank import RowRank
@@ -63,31 +64,16 @@ class VectorisedRanks:
         self._loop.close()
 
     @property
-    def samples(self) -> int:
-        """Return the number of training samples in an epoch."""
-        return self._replica.samples
-
-    @property
-    def tested(self) -> int:
-        """Return the number of samples in the evaluation data."""
-        return len(self._replica.data[1][0])
-
-    @property
-    def least(self) -> int:
-        """Return the fewest samples that the model should be trained on at once."""
-        return least_samples(self._replica.model)
-
-    @property
-    def bytes(self) -> int:
-        """Return the size of a replica in bytes."""
-        return self._replica.state.bytes
+    def replica(self) -> Replica:
+        """Return a replica."""
+        return self._replica
 
     def ready(self, rank: int) -> Sequence[RankEvent]:
         """Return the events of a rank that starts."""
         replica = self._replica
         count = sum(p.numel() for p in replica.model.parameters())
         about = str(self._loop.device), "memory", replica.feed.kind, replica.note
-        more: dict[str, Any] = {"least": self.least, "data": replica.record.content}
+        more: dict[str, Any] = {"least": least_samples(replica.model), "data": replica.record.content}
         return (Ready(0.0, rank, replica.samples, count, replica.state.digest(), *about, **more),)
 
     def begin(self, rank: int, step: Step) -> None:
@@ -150,7 +136,7 @@ class VectorisedRanks:
     def reduce(self, order: Reduce) -> int:
         """Average snapshots. Return the bytes moved."""
         self._reduce(list(order.members), list(order.samples))
-        return (2 * len(order.members) + 1) * self.bytes
+        return (2 * len(order.members) + 1) * self._replica.state.bytes
 
     def _end(self, rank: int, step: Step) -> Sequence[RankEvent]:
         own = self._ranks[rank]
@@ -246,7 +232,7 @@ class VectorisedRanks:
             self._reset(rank)
         own.applied = True
         divergence, distance = self._apart[rank]
-        return Averaged(0.0, rank, round, 0, 0, 0.0, 2 * self.bytes, divergence, distance=distance)
+        return Averaged(0.0, rank, round, 0, 0, 0.0, 2 * self._replica.state.bytes, divergence, distance=distance)
 
     def _reset(self, rank: int) -> None:
         if self._job.averaging.resets:

@@ -7,14 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bench.predict.calibration import calibrated
+from bench.predict.calibration import Calibration, calibrated
 from bench.predict.cells import distance, near
-from bench.predict.evidence import own_cell
+from bench.predict.evidence import metrics_of, own_cell
 from bench.predict.grid import anchored
-from bench.predict.play import costs_of, samples_of
+from bench.predict.play import bytes_of, costs_of, play, samples_of
 from bench.predict.spec import beyond
 from bench.results.analysis.stream import sort
-from ddp.core.messages.events import Memory, Progress, Slice
+from ddp.core.messages.event_parts import StepWork
+from ddp.core.messages.events import Finished, Memory, Progress, Ready, Slice
 from ddp.core.network.link_costs import meeting_s
 from ddp.core.network.links import parse
 from tests.bench.streams import LAUNCHED, make_records, make_spec
@@ -112,3 +113,46 @@ def test_a_policy_that_follows_the_learning_rate_gets_that_of_the_run() -> None:
     rate = costs_of(own_cell(half), half, 0).rate
     assert [rate(fraction) for fraction in (0.1, 0.5, 0.75, 1.0)] == pytest.approx([0.02, 0.02, 0.01, 0.0])
     assert max(own.rates[1]) == max(record.lr for record in make_records(own.spec) if isinstance(record, Progress))
+
+
+def half_frozen(mode: str, width: int) -> Calibration:
+    """Of a run whose model has 600 parameters that are trained, and 400 that are not."""
+    spec = make_spec(mode, 2, config=CONFIG | {"policy": {"name": mode.split("_")[1]}})
+    work = StepWork((), parameter_bytes=1000 * width)
+    records = [
+        replace(record, parameters=1000, frozen=400)
+        if isinstance(record, Ready)
+        else replace(record, work=work)
+        if isinstance(record, Finished)
+        else record
+        for record in make_records(spec, step_s=(0.01, 0.01))
+    ]
+    own = calibrated(sort(records, LAUNCHED), spec, LAUNCHED)
+    measured = {"nccl_sync": 600 * width, "nccl_cadence": 8000, "cpu_cadence": 1000 * width}
+    return replace(own, bytes=measured[mode])
+
+
+@pytest.mark.parametrize("width", [4, 8])
+@pytest.mark.parametrize("policy", ["sync", "cadence", "async", "qsr"])
+@pytest.mark.parametrize("mode", ["nccl_sync", "nccl_cadence", "cpu_cadence"])
+def test_a_predicted_cell_sends_what_its_policy_sends(mode: str, policy: str, width: int) -> None:
+    """Averages were as small as the gradients of the run, and gradients as large as all parameters in four bytes each."""
+    own = half_frozen(mode, width)
+    cell = replace(own_cell(own), policy=policy, settings=())
+    metrics = metrics_of(cell, own, play(cell, own, 0))
+    size = 2 * 1000 * width if own.snapshots else 600 * width if policy == "sync" else 8000
+    assert metrics.sync.count
+    assert metrics.sync.bytes == metrics.sync.count * 2 * size
+    assert metrics.frozen == 400
+
+
+def test_gradients_are_predicted_without_the_collective_of_counters() -> None:
+    """Steps over a slow link took twice as long as in real runs, if averages of the calibrated one had two collectives."""
+    nothing = {"wires": np.zeros(9), "rounds": np.zeros(9)}
+    own, links = replace(half_frozen("nccl_cadence", 4), collectives=2.0, **nothing), parse("wan_1g_30ms", 2)
+    assert links is not None
+    for policy, count in (("sync", 1), ("async", 2)):
+        cell = replace(own_cell(own), policy=policy, settings=(), links=links)
+        wire = costs_of(cell, own, 0).wire
+        assert wire is not None
+        assert wire((0, 1), 7) == pytest.approx(meeting_s(links, (0, 1), bytes_of(cell, own), count, 7))

@@ -18,6 +18,7 @@ from bench.predict.play import costs_of, speeds_of
 from bench.predict.spec import otherwise
 from bench.predict.traces import TracedSteps
 from bench.results.runfolder import EVENTS
+from ddp.core.network.links import parse
 from ddp.sim.distributions import distribution
 from tests.predict.measured import run_of
 from tests.predict.test_predict import CONFIG, calibration, constant
@@ -87,9 +88,19 @@ def test_speeds_that_no_rank_has_are_said(made: Path, capsys: pytest.CaptureFixt
     assert "3 ranks share 1 core:" in said
 
 
-@pytest.mark.parametrize("links", ["1:ib", "0+0:ib", "ring tree"])
+@pytest.mark.parametrize("links", ["1:ib", "0+0:ib", "ring tree", "", "same,"])
 def test_links_without_effect_are_refused(made: Path, links: str) -> None:
+    """An empty entry was no links, and called "as calibrated" of a run that has some."""
     assert dispatch(["predict", str(made), "--output", "none", "--links", links]) == Exit.USAGE
+
+
+@pytest.mark.parametrize(("gbit", "doubled"), [(40_000, True), (40_001, False)])
+def test_links_that_cannot_be_twice_as_fast_have_other_variants(gbit: int, doubled: bool) -> None:
+    """They had none: the bandwidth was refused."""
+    own = calibration()
+    names = [name for name, _ in what_if(replace(own_cell(own), links=parse(f"1ms/{gbit}gbit")), own)]
+    assert ("twice the bandwidth" in names) == doubled
+    assert "policy cadence" in names
 
 
 @pytest.mark.parametrize("verb", ["predict", "explain", "goodput"])

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import Dataset
 
 from ddp.core.errors import RankFailed
@@ -96,5 +97,75 @@ def test_a_parameter_without_dimensions_is_clipped_as_one_by_one(play: Play, pol
     for path in ("sequential", "vectorised"):
         more: dict[str, Any] = {"virtual": VirtualTime(path=path), "engine": engine, "max_grad_norm": 0.1}
         played = play(policy, "nccl", scaled, world_size=3, epochs=1, **more)
+        ends.append(torch.cat([value.flatten() for value in played.state().values()]))
+    assert torch.allclose(*ends, atol=1e-6)
+
+
+def hooked(place: str) -> Task:
+    """The toy's net with a hook that halves."""
+
+    def halved(module: nn.Module, inputs: Any, outputs: Tensor) -> None:
+        if outputs.requires_grad:
+            outputs.register_hook(lambda gradient: gradient / 2)  # type: ignore[no-untyped-call]
+
+    def net() -> nn.Module:
+        model: Any = toy.net(norm=False)
+        if place == "gradient":
+            model[0].weight.register_hook(lambda gradient: gradient / 2)
+        elif place == "gradient kept":
+            model[0].weight.register_post_accumulate_grad_hook(lambda parameter: parameter.grad.div_(2))
+        elif place == "backward":
+            model[1].register_full_backward_hook(lambda module, inner, outer: (inner[0] / 2,))
+        elif place == "backward, as once":
+            model[1].register_backward_hook(lambda module, inner, outer: (inner[0] / 2,))
+        elif place == "output":
+            model[0].register_forward_hook(halved)
+        elif place == "forward":
+            model[0].register_forward_hook(lambda module, inputs, outputs: outputs / 2)
+        return model
+
+    def optimizer(parameters: Any) -> torch.optim.Optimizer:
+        made = torch.optim.SGD(parameters, lr=0.1)
+        if place == "step":
+            made.register_step_post_hook(lambda *_: [p.data.clamp_(-0.05, 0.05) for p in parameters])
+        return made
+
+    return task(model=net, optimizer=optimizer)
+
+
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [
+        ("gradient", "0.weight has a hook on its gradient"),
+        ("gradient kept", "0.weight has a hook on its gradient"),
+        ("backward", "1 has a hook on its backward pass"),
+        ("backward, as once", "1 has a hook on its backward pass"),
+        ("output", "its gradients are others in a step of several ranks at once"),
+        ("step", "SGD has a hook on its step"),
+        ("forward", ""),
+    ],
+)
+def test_a_hook_that_one_operation_would_not_call_is_said(play: Play, place: str, reason: str) -> None:
+    """Sixteen ranks trained as if it were not there."""
+    job = play("cadence", "nccl", toy.task, engine=engine).job
+    assert unfit(replace(job, task=partial(hooked, place))) == reason
+
+
+def test_a_hook_on_the_steps_of_all_optimizers_is_said(play: Play) -> None:
+    job = play("cadence", "nccl", toy.task, engine=engine).job
+    hook = register_optimizer_step_post_hook(lambda *_: None)
+    try:
+        assert unfit(job) == "SGD has a hook on its step"
+    finally:
+        hook.remove()
+    assert not unfit(job)
+
+
+@pytest.mark.parametrize("policy", ["cadence", "sync"])
+def test_hooks_on_the_forward_pass_train_at_once(play: Play, policy: str) -> None:
+    ends = []
+    for path in ("sequential", "vectorised"):
+        more: dict[str, Any] = {"virtual": VirtualTime(path=path), "engine": engine, "epochs": 1}
+        played = play(policy, "nccl", partial(hooked, "forward"), world_size=3, **more)
         ends.append(torch.cat([value.flatten() for value in played.state().values()]))
     assert torch.allclose(*ends, atol=1e-6)

@@ -187,6 +187,8 @@ def _number(word: str) -> float:
 
 
 def _links(word: str, ranks: int, bandwidth: float, calibration: Calibration) -> Links | None:
+    if not word.split():
+        raise ValueError(f"--links: an entry is empty; write {AS_CALIBRATED} for the links of the run")
     if word in ALGORITHMS and calibration.links is None:
         raise ValueError(f"--links {word}: the run has no links; give them before it, such as 'wan_1g_30ms {word}'")
     same = word == AS_CALIBRATED or word in ALGORITHMS

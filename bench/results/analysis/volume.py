@@ -70,9 +70,14 @@ def formula(m: Metrics, config: Mapping[str, Any]) -> int | None:
 
 
 def width_of(m: Metrics) -> int:
-    """Return the bytes of a parameter: 8 or 2 if all parameters have that size, else 4."""
+    """Return the bytes of a parameter of a run."""
     sizes = [size for size in m.memory.parameter_bytes or () if size]
-    own = (sum(sizes) if m.backend in IN_SHARDS else max(sizes, default=0)) / m.parameters if m.parameters else 0.0
+    return width(sum(sizes) if m.backend in IN_SHARDS else max(sizes, default=0), m.parameters or 0)
+
+
+def width(size: int, parameters: int) -> int:
+    """Return the bytes of each of `parameters` of `size` bytes: 8 or 2 if all have that size, else 4."""
+    own = size / parameters if parameters else 0.0
     return next((width for width in (8, 2) if math.isclose(own, width, rel_tol=NEAR)), 4)
 
 

@@ -100,4 +100,5 @@ def _refuse_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> No
         )
 
 
-register_optimizer_step_pre_hook(_refuse_step)
+HOOK = register_optimizer_step_pre_hook(_refuse_step)
+"""Distinguishes this hook from a user's."""
