@@ -14,11 +14,12 @@ from torch import Tensor
 from ddp.core.anomalies.majority import strangers
 from ddp.core.errors import EngineError
 from ddp.core.messages.commands import Drop
-from ddp.core.messages.events import Failed
+from ddp.core.messages.events import Failed, Finished, Progress, Ready
 from ddp.core.messages.join_events import Joined
 from ddp.core.settings.faults import BITS, Fault, parse
 from ddp.gradients.comparison import digest
 from ddp.gradients.repetition import RepeatableSteps
+from ddp.process.codec import decode
 from ddp.replica.optim.optimizers import Several
 from tests.runtime.conftest import Play
 from tests.runtime.losses.test_mishap import trained_once
@@ -128,6 +129,18 @@ def test_comparing_changes_no_bit(play: Play) -> None:
     plain, compared = (play("sync", "nccl", world_size=3, compare=every) for every in (0, 1))
     assert plain.digests == compared.digests
     assert compared.of(Failed) == []
+
+
+@pytest.mark.usefixtures("in_process")
+def test_waiting_for_others_to_compare_is_no_work(play: Play) -> None:
+    """It was booked as exchange and as work; an emulated slow rank slept in proportion to it."""
+    played = play("sync", "nccl", compare=1, step_s=0.004, faults=(parse("1@2:input*6"),))
+    busy = sum(event.busy_s for event in played.of(Progress) if event.rank == 0)
+    lines = (played.job.scratch / "slices-0.jsonl").read_bytes().splitlines()
+    met = sum(each.seconds for each in map(decode, lines) if getattr(each, "kind", "") == "exchange")
+    begin, end = (next(event.at for event in played.of(kind) if event.rank == 0) for kind in (Ready, Finished))
+    assert met > 0
+    assert busy + met <= end - begin
 
 
 @pytest.mark.usefixtures("in_process")
