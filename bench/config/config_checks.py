@@ -14,7 +14,7 @@ from bench.config.link_checks import links_for
 from bench.config.virtual_checks import check_virtual
 from bench.models.data import DATA, DataOptions, check
 from bench.models.setup import Recipe, Setup
-from ddp.backends import SyncKind, check_link_faults, check_sharing
+from ddp.backends import check_link_faults, check_sharing
 from ddp.core.network.links import FORM
 from ddp.core.policies import meets_every_step
 from ddp.core.settings.checkpoints import Checkpointing
@@ -185,9 +185,8 @@ def check_cluster(config: Config, world_size: int, machine: Machine) -> None:
             raise ValueError("cluster.restart needs cluster.tolerate_loss=true")
     _check_comers(config, world_size)
     whole("cluster.compare", cluster.compare, 0, MOST_SAMPLES)
-    together = backend is not None and backend.averages and not backend.torch_native and SyncKind.STEP in backend.sync
-    together = together and not engine.virtual
-    if cluster.compare and not (together and config.mode.policy is not None and meets_every_step(config.mode.policy)):
+    together = config.mode.backend == "nccl" and meets_every_step(config.mode.policy) and not engine.virtual
+    if cluster.compare and not together:
         raise ValueError("cluster.compare is for mode=nccl_sync, whose ranks hold the same bits after every step")
     emulated("cluster.speeds", cluster.speeds, world_size if world_size > 1 else None)
     if cluster.step_s:

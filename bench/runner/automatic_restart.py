@@ -82,7 +82,7 @@ def launch_with_restarts(
                 times, why = plural(budget.begun, "time"), "as there was no checkpoint yet"
                 why = f"as no checkpoint is undamaged ({torn[0]})" if torn else why
                 anew = (f"{BEGAN_ANEW} ({times} so far), {why}: {broken}",)
-                attempts += (broken.attempt or attempt(cast(Path, broken.folder), job.world_size),)
+                attempts += (broken.attempt or attempt(cast(Path, broken.folder), job.world_size, job.absent),)
 
 
 def last_checkpoint(broken: CutShort) -> tuple[ResumeSource | None, tuple[str, ...]]:

@@ -56,13 +56,14 @@ def earlier(source: ResumeSource, at: float, world_size: int | None = None) -> l
     return [*lines, encode(resumed)]
 
 
-def attempt(folder: Path, world_size: int) -> Attempt:
-    """Return what is known of a run from which none can be resumed. Raise ValueError for damaged records."""
+def attempt(folder: Path, world_size: int, absent: int = 0) -> Attempt:
+    """Return what is known of a run from which none can be resumed, begun with `absent` ranks fewer. Raise ValueError for
+    damaged records."""
     records = _records(folder / EVENTS)
     launched = next(at for at, record in records if isinstance(record, Launched))
     samples = sum(record.samples for _, record in records if isinstance(record, Progress))
     ready, ended = [at for at, record in records if isinstance(record, Ready)], records[-1][0]
-    begun = max(ready) if len(ready) >= world_size else ended
+    begun = max(ready) if len(ready) >= world_size - absent else ended
     return Attempt(launched, begun, ended, samples, past(records, launched, world_size))
 
 

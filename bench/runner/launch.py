@@ -140,7 +140,7 @@ def launch(
             if end.cause is not None and again is not None and again(end.cause, writer.path):
                 monitor.say(f"{end.error}; all ranks begin again")
                 met = tuple(fault for rank in range(spec.world_size) for fault in struck(private, rank))
-                lost = None if resumable(writer.path) else attempt(writer.path, spec.world_size)
+                lost = None if resumable(writer.path) else attempt(writer.path, spec.world_size, job.absent)
                 raise CutShort(end.cause, met, lost)
             # Read both clocks before the records are merged, which takes long.
             ended, seconds = journal.latest if ENGINES[spec.engine].virtual else now(), elapsed()

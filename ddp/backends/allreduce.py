@@ -186,9 +186,10 @@ class Backend(GroupBackend):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the last average and the outer optimizer's velocities. The replica may have moved on from that average.
-        Return the replica itself if gradients are exchanged inside steps, and nothing before the first average."""
+        Return the replica itself if gradients are exchanged inside steps (a lone rank does not, but others will join
+        it), and nothing before the first average."""
         if not self._averaged:
-            return super().state_dict() if self._gradients is not None else {}
+            return super().state_dict() if self._gradients is not None or self.job.policy.every_step else {}
         pairs = zip(self._sections, self._wire, self._last, strict=True)
         averages = [last if last is not None else wire.to(section.values.dtype) for section, wire, last in pairs]
         return {"averages": averages, "counters": self._counted, "kept": self.average_state()}

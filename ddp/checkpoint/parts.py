@@ -86,10 +86,10 @@ class RankParts:
 
     def digests(self, order: Save) -> tuple[str, str]:
         """Return the digests of the model and of the optimizer's tensors, as they are to be saved. Empty if this rank does
-        not save the model, and if the optimizer's class saves its state in another form."""
+        not save the model and does not compare it, and if the optimizer's class saves its state in another form."""
         replica = self._replica
         own = tensors_kept(replica.optimizer)
-        model = tensor_digest(replica.state.tensors) if order.model else ""
+        model = tensor_digest(replica.state.tensors) if order.model or self._job.compare else ""
         return model, "" if own is None else tensor_digest(own)
 
     def _rest(self, counters: Sequence[int]) -> dict[str, Any]:

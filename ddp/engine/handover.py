@@ -22,7 +22,7 @@ from ddp.replica.memory.extra_state import plain_extra_state, set_extra_state
 def send(scratch: Path, order: SendState, loop: TrainingLoop, backend: Backend, since: float) -> Shared:
     """Write the state for joining ranks: this rank's optimizer state, and the backend's state (the last average); or
     what the backend writes for ranks that missed an average. Return the event to report, with a sketch of the model
-    where all ranks take the same steps. `since`: when this began, on the clock of the records."""
+    if that is the backend's state. `since`: when this began, on the clock of the records."""
     if not order.joins:
         cast(CollectiveAverage, backend).send_state(order.round)
         loop.meter.add("copy", since)
@@ -31,8 +31,9 @@ def send(scratch: Path, order: SendState, loop: TrainingLoop, backend: Backend, 
     state = {"optimizer": replica.optimizer.state_dict(), "passes": replica.passes.capture()}
     state["extra"] = plain_extra_state(replica.model)
     counters = {"begun": loop.begun, "version": loop.version, "rates": replica.rates.capture()}
-    passed_state.write(scratch, order.round, {**state, **counters, "backend": backend.state_dict()})
-    model = replica.sketcher.model() if replica.gradient_sync is not None else ""
+    shared = backend.state_dict()
+    passed_state.write(scratch, order.round, {**state, **counters, "backend": shared})
+    model = replica.sketcher.model() if "tensors" in shared else ""
     optimizer = replica.sketcher.optimizer(replica.optimizer)
     loop.meter.add("copy", since)
     return Shared(now(), loop.rank, order.round, model, optimizer)

@@ -59,6 +59,8 @@ class Meter:
         """Seconds of waiting for batches, of computing, and of emulated slowness, since the last call of `worked`."""
         self._used = 0.0
         """Processor seconds of computing since then."""
+        self.exchanged = 0.0
+        """Seconds of collectives so far, with the waiting for other ranks in them."""
         self._link = 0.0
         """Ratio of the quickest transfer since then to the time that its link needs; 0: none was measured."""
         self._cores: list[float] = []
@@ -104,6 +106,8 @@ class Meter:
             self.compute()
         elif kind == "slowdown":
             self._emulated += seconds
+        elif kind == "exchange":
+            self.exchanged += seconds
 
     def compute(self) -> None:
         """Begin to measure processor time of the calling thread, which computes once it has a batch."""

@@ -155,7 +155,9 @@ class Replica:
         if team is None:
             self._clear()
         else:
+            met = meter.exchanged
             factor = team.begin(batch)
+            began += meter.exchanged - met  # no work of this rank
         factor *= self.passes.loss_scale
         loss: Tensor | None = None
         if len(parts) > 1:

@@ -29,8 +29,9 @@ def goodput(
     redone = _redone(stream) or (0.0 if stream.resumed else sum(attempt.samples for attempt in attempts))
     sums = repetition(sums, redone * sums["kept"] / samples if samples else 0.0, again=_went_on(stream))
     thrown, until = _before(stream, launched, attempts)
+    ranks = (stream.resumed.ranks if stream.resumed is not None else 0) or world_size
     return projections(
-        sums | {"discarded": sums["discarded"] + world_size * thrown, "starting": sums["starting"] + world_size * until}
+        sums | {"discarded": sums["discarded"] + ranks * thrown, "starting": sums["starting"] + world_size * until}
     )
 
 

@@ -181,7 +181,7 @@ class Saved(FromRank):
     sketch: Sketch = ""
     optimizer: OptimizerSketch = ()
     lasting: Lasting = ()
-    digests: tuple[str, str] = ("", "")  # of the model, if it wrote that, and of the optimizer's tensors
+    digests: tuple[str, str] = ("", "")  # of the model, if it wrote that or ranks compare theirs; optimizer's tensors
 
 
 @value(frozen=True)

@@ -88,15 +88,15 @@ def on_saved(cohort: CoordinatorState, event: Saved) -> CoordinatorState:
         return cohort
     if event.error:
         return _over(cohort, saving)
-    files = (*saving.files, *event.files)
-    return _with(cohort, replace(saving, waiting=saving.waiting.remove(event.rank), files=files))
+    files, models = (*saving.files, *event.files), saving.models | ({event.digests[0]} - {""})
+    return _with(cohort, replace(saving, waiting=saving.waiting.remove(event.rank), files=files, models=models))
 
 
 def settle(
     cohort: CoordinatorState, plan: Plan | None, policy_state: Any, outputs: tuple[Any, ...]
 ) -> tuple[CoordinatorState, tuple[Publish, ...]]:
     """Complete a checkpoint with the coordinator's state once its average is done; publish it once all parts are written;
-    drop it if a rank is lost or its average broke."""
+    drop it if a rank is lost, its average broke or ranks saved different models."""
     orders: list[Publish] = []
     there = (plan is not None and plan.in_step) or any(isinstance(output, RoundClosed) for output in outputs)
     for saving in cohort.savings:
@@ -108,9 +108,8 @@ def settle(
             saving = replace(saving, coordinator=_checkpoint(cohort, plan, policy_state))
         cohort = _with(cohort, saving)
         if saving.coordinator is not None and not saving.waiting:
-            orders.append(
-                Publish(saving.index, saving.members, saving.files, saving.coordinator, "all parts are there")
-            )
+            parts = saving.index, saving.members, saving.files, saving.coordinator
+            orders += [Publish(*parts, "all parts are there")] if len(saving.models) < 2 else []
             cohort = _over(cohort, saving)
     return cohort, tuple(orders)
 

@@ -46,6 +46,8 @@ class Saving:
     coordinator: CoordinatorCheckpoint | None = None
     """None until the average that it is a checkpoint of is done."""
     files: Files = ()
+    models: frozenset[str] = frozenset()
+    """Digests of the ranks' models; with several nobody may go on from it."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ddp.backends import BACKENDS
 from tests.bench import fake_engine
 from tests.bench.conftest import Bench
 from tests.slow import every
@@ -15,6 +16,7 @@ from tests.slow import every
 HUGE = "10000000000000000000000"
 ASYNC, SOLO = "mode=nccl_async", "mode=solo"
 OUTER = "averaging.outer=momentum"
+installed = pytest.mark.skipif("torchft" not in BACKENDS, reason="torchft is not installed")
 
 
 @pytest.mark.parametrize(
@@ -98,6 +100,7 @@ OUTER = "averaging.outer=momentum"
         ("mode=virtual_nccl_cadence cluster.absent=1", "with mode=virtual_nccl_cadence: choose nccl_* or cpu_*"),
         ("mode=virtual_cpu_async cluster.spares=1", "with mode=virtual_cpu_async: choose nccl_* or cpu_*"),
         ("mode=virtual_nccl_sync cluster.compare=5", "cluster.compare is for mode=nccl_sync"),
+        pytest.param("mode=torchft_sync cluster.compare=5", "cluster.compare is for mode=nccl_sync", marks=installed),
     ],
 )
 def test_what_cannot_be_is_one_line(quiet: Bench, capsys: pytest.CaptureFixture[str], words: str, said: str) -> None:

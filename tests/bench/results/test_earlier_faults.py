@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from bench.results.analysis.faults import missing, past, rows
 from bench.results.live.run import Trouble
+from bench.results.runfolder import EVENTS
+from bench.runner.earlier_records import attempt
 from ddp.core.messages import commands, events
 from ddp.core.messages.event_parts import PastFault
-from ddp.core.messages.run_bounds import Attempt
+from ddp.core.messages.run_bounds import Attempt, Launched
 from ddp.core.rounds.rounds import IN_STEP
+from ddp.process.codec import encode
 from tests.bench.results.test_faults import SPEC, bereft
-from tests.bench.streams import LAUNCHED, make_metrics, make_records
+from tests.bench.streams import LAUNCHED, make_metrics, make_records, make_spec
 
 
 def test_faults_before_all_ranks_began_again_are_told_and_nobody_is_missing() -> None:
@@ -38,6 +43,23 @@ def test_faults_before_all_ranks_began_again_are_told_and_nobody_is_missing() ->
     assert seconds["discarded"] == pytest.approx(3 * 5.0)
     assert begun.goodput.rank_seconds == pytest.approx(plain.rank_seconds + 3 * 10.0)
     assert seconds["repeated"] > 0 == plain.parts.repeated
+
+
+def test_what_other_ranks_trained_in_vain_counts_for_each_of_them() -> None:
+    """It counted for the number of ranks that the run goes on with: two of three."""
+    resumed = events.Resumed(LAUNCHED, 3, 1, 64, "runs/x", since_s=(5.0, 0.0), ranks=3)
+    pair = make_spec("nccl_cadence", 2)
+    goodput = make_metrics(pair, [resumed, *make_records(pair)]).goodput
+    assert goodput is not None
+    assert goodput.parts.discarded * goodput.rank_seconds == pytest.approx(3 * 5.0)
+
+
+def test_training_before_all_ranks_began_anew_began_once_all_were_ready_that_were_to_come(tmp_path: Path) -> None:
+    """With a rank absent it was booked as starting."""
+    ready = [events.Ready(2.0 + rank, rank, 64, 10, "d", "cpu", "gloo") for rank in (0, 1)]
+    lines = [encode(record) for record in (Launched(1.0), *ready, events.Lost(9.0, 0, "gone"))]
+    (tmp_path / EVENTS).write_bytes(b"\n".join([*lines, b""]))
+    assert [attempt(tmp_path, 3, absent).begun for absent in (0, 1)] == [9.0, 3.0]
 
 
 def test_what_a_run_that_ended_with_its_loss_discarded_was_not_trained_again() -> None:

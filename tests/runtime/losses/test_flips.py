@@ -6,6 +6,8 @@ import random
 from collections.abc import Callable, Iterable
 from copy import deepcopy
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,12 +15,14 @@ from torch import Tensor
 
 from ddp.core.anomalies.majority import strangers
 from ddp.core.errors import EngineError
-from ddp.core.messages.commands import Drop
-from ddp.core.messages.events import Failed
+from ddp.core.messages.commands import Drop, Publish
+from ddp.core.messages.events import Failed, Finished, Progress, Ready, Saved
 from ddp.core.messages.join_events import Joined
+from ddp.core.settings.checkpoints import Checkpointing
 from ddp.core.settings.faults import BITS, Fault, parse
 from ddp.gradients.comparison import digest
 from ddp.gradients.repetition import RepeatableSteps
+from ddp.process.codec import decode
 from ddp.replica.optim.optimizers import Several
 from tests.runtime.conftest import Play
 from tests.runtime.losses.test_mishap import trained_once
@@ -128,6 +132,31 @@ def test_comparing_changes_no_bit(play: Play) -> None:
     plain, compared = (play("sync", "nccl", world_size=3, compare=every) for every in (0, 1))
     assert plain.digests == compared.digests
     assert compared.of(Failed) == []
+
+
+@pytest.mark.usefixtures("in_process")
+def test_waiting_for_others_to_compare_is_no_work(play: Play) -> None:
+    """It was booked as exchange and as work; an emulated slow rank slept in proportion to it."""
+    played = play("sync", "nccl", compare=1, step_s=0.004, faults=(parse("1@2:input*6"),))
+    busy = sum(event.busy_s for event in played.of(Progress) if event.rank == 0)
+    lines = (played.job.scratch / "slices-0.jsonl").read_bytes().splitlines()
+    met = sum(each.seconds for each in map(decode, lines) if getattr(each, "kind", "") == "exchange")
+    begin, end = (next(event.at for event in played.of(kind) if event.rank == 0) for kind in (Ready, Finished))
+    assert met > 0
+    assert busy + met <= end - begin
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("rank", [0, 1])
+def test_no_checkpoint_is_made_of_replicas_that_differ(play: Play, rank: int, tmp_path: Path) -> None:
+    """Rank 0's was kept: all ranks that went on from it had the flipped bit."""
+    places: dict[str, Any] = {"checkpoints": Checkpointing(1, "epochs", 0.0), "checkpoint_folder": tmp_path}
+    more = {"restarts": None, "world_size": 3, "epochs": 6, "faults": (Fault(rank, 8, "flip", 1.0),)}
+    played = play("sync", "nccl", compare=6, **places, **more)
+    assert {event.index for event in played.of(Saved)} >= {0, 1}
+    assert played.of(Publish)[0].index == 1, "it is back"
+    assert [failed.rank for failed in played.of(Failed)] == [rank]
+    assert len(played.digests) == 1
 
 
 @pytest.mark.usefixtures("in_process")

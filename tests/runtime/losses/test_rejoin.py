@@ -22,7 +22,7 @@ from ddp.backends import paired_backends
 from ddp.checkpoint.checkpoint import MODEL
 from ddp.core.membership.joining import OFFERED
 from ddp.core.messages.commands import Drop, Restart
-from ddp.core.messages.events import Finished, Progress, Ready
+from ddp.core.messages.events import Finished, Progress, Ready, Shared
 from ddp.core.messages.join_events import Joined
 from ddp.core.policies import POLICIES
 from ddp.core.settings.averaging import Averaging
@@ -122,6 +122,20 @@ def test_a_rank_that_was_never_there_comes(play: Play, policy: str, backend: str
     assert len(played.digests) == 1, "all end with the same bits"
     assert sum(event.samples for event in played.of(Progress) if event.rank == 2) > 0
     assert trained_once(played)
+
+
+@pytest.mark.parametrize("backend", [name for name in paired_backends() if name != "cpu"])
+@pytest.mark.parametrize("absent", [0, 1])
+def test_a_rank_that_joins_the_only_one_has_its_state(play: Play, absent: int, backend: str) -> None:
+    """It trained on from the initial parameters: nothing was sent before the first exchange."""
+    crash = {"restarts": None, "faults": (parse("1@5:crash"),)}
+    more = {"absent": 1, "spares": 1} if absent else crash
+    played = play("sync", backend, epochs=15, speeds=(0.05, 0.05), deadline_s=10.0, **more)
+    (shared,), (joined,) = played.of(Shared), played.of(Joined)
+    assert shared.sketch == joined.sketch != ""
+    before = [event for event in played.of(Progress) if event.at < shared.at]
+    assert (sum(event.steps for event in before) > 0, trained_once(played)) == (True, True)
+    assert (len(played.of(Finished)), len(played.digests)) == (2, 1)
 
 
 @pytest.mark.parametrize("backend", ["nccl", *slow("cpu")])
