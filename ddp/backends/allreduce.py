@@ -66,7 +66,7 @@ class Backend(GroupBackend):
     def load_state(self, round: int) -> AverageResult:
         """Read what another rank sent, and apply it as the other ranks did."""
         began, replica = now(), self.loop.replica
-        state = passed_state.read(self.job.scratch, round, self.loop.device)
+        state = passed_state.read(self.job.scratch, round, self.loop.device, plain=False)
         apart: tuple[float | None, float | None] = (0.0, 0.0)
         if "wire" in state:
             self._buffer[0].copy_(state["wire"][0])
@@ -187,17 +187,21 @@ class Backend(GroupBackend):
     def state_dict(self) -> dict[str, Any]:
         """Return the last average and the outer optimizer's velocities. The replica may have moved on from that average.
         Return the replica itself if gradients are exchanged inside steps (a lone rank does not, but others will join
-        it), and nothing before the first average."""
+        it), and no average before the first one."""
+        kept = {"kept": self.average_state()}
         if not self._averaged:
-            return super().state_dict() if self._gradients is not None or self.job.policy.every_step else {}
+            whole = self._gradients is not None or self.job.policy.every_step
+            return {**super().state_dict(), **kept} if whole else kept
         pairs = zip(self._sections, self._wire, self._last, strict=True)
         averages = [last if last is not None else wire.to(section.values.dtype) for section, wire, last in pairs]
-        return {"averages": averages, "counters": self._counted, "kept": self.average_state()}
+        return {"averages": averages, "counters": self._counted, **kept}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Set the replica to that average."""
         if "tensors" in state:
             super().load_state_dict(state)
+        for own, other in zip(self.average_state(), state["kept"], strict=True):
+            own.copy_(other)
         if "averages" not in state:
             return
         if not self._wire:
@@ -210,8 +214,6 @@ class Backend(GroupBackend):
                 last.copy_(mean)
         for counter, highest in zip(self._counters, state["counters"], strict=True):
             counter.copy_(highest)
-        for own, other in zip(self.average_state(), state["kept"], strict=True):
-            own.copy_(other)
         self._inner.scatter()
         self._counted, self._averaged = [counter.clone() for counter in self._counters], True
 

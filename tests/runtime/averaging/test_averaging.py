@@ -79,6 +79,16 @@ def test_before_the_first_average_the_replica_is_what_is_evaluated(tmp_path: Pat
     assert np.array_equal(actor.see(None)["mean"].double().numpy(), start(tmp_path))
 
 
+def test_before_the_first_average_the_velocities_of_a_resumed_run_are_passed_on(tmp_path: Path) -> None:
+    """A rank that came back then kept zeros, and the replicas came apart."""
+    made = job(tmp_path, "nccl", Averaging(outer="momentum"), world_size=1)
+    sender, joiner = (Actor(made, 0, partial(wander, (3,))).backend for _ in range(2))
+    for velocity in sender.average_state():
+        velocity.fill_(7.0)
+    joiner.load_state_dict(sender.state_dict())
+    assert [velocity.unique().tolist() for velocity in joiner.average_state()] == [[7.0]]
+
+
 def train_some(rank: int, loop: TrainingLoop, index: int) -> int:
     """Rank 1 trains in every other round only, so it has no state in the first."""
     steps = 2 if rank == 0 else 3 * (index % 2)
