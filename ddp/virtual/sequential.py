@@ -17,6 +17,7 @@ from typing import Any
 
 from ddp.backends import BACKENDS, SyncKind
 from ddp.backends.base import Reducer, reducing
+from ddp.backends.snapshot import snapshot_bytes
 from ddp.comm.transports.threads import ThreadGroup
 from ddp.core.errors import RankFailed
 from ddp.core.messages.commands import Reduce
@@ -126,7 +127,7 @@ class SequentialRanks:
     @property
     def bytes(self) -> int:
         """Return the size of a replica in bytes."""
-        return self._ranks[0].loop.replica.state.bytes
+        return snapshot_bytes(self._job.scratch, 0) or self._ranks[0].loop.replica.state.bytes
 
     def ready(self, rank: int) -> Sequence[RankEvent]:
         """Return the events of a rank that starts."""
