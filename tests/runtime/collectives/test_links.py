@@ -23,9 +23,11 @@ from ddp.core.messages.events import Alive, Averaged, Event, Failed, Merged, Pro
 from ddp.core.network.link_costs import collective_s
 from ddp.core.network.links import Links, parse
 from ddp.core.settings.averaging import Averaging
+from ddp.engine import elche
 from ddp.engine.delayed_ranks import DelayedRanks
 from ddp.process.clock import now
 from ddp.process.codec import decode
+from ddp.virtual import engine as virtual
 from tests.runtime import toy
 from tests.runtime.conftest import Play
 
@@ -73,9 +75,11 @@ def test_snapshots_go_through_links(play: Play, in_process: None) -> None:
     assert len(played.digests) == 1
 
 
-def test_a_snapshot_weighs_what_is_averaged(play: Play, in_process: None) -> None:
+@pytest.mark.parametrize("engine", [elche, virtual])
+def test_a_snapshot_weighs_what_is_averaged(play: Play, in_process: None, engine: Any) -> None:
     task, kept = partial(toy.task, optimizer="Adam"), Averaging(optimizer_state=True)
-    played = play("sync", "cpu", task, links=links("1ms/100kbit"), averaging=kept, batch_size=32, epochs=1)
+    slow = links("1ms/100kbit")
+    played = play("sync", "cpu", task, links=slow, averaging=kept, batch_size=32, epochs=1, engine=engine)
     size = played.of(Averaged)[0].bytes // 2
     came = zip(played.records, played.times, strict=True)
     asked = [at for order, at in came if isinstance(order, Average) and order.rank == 1]
