@@ -29,7 +29,7 @@ from ddp.core.messages.commands import RankCommand
 from ddp.core.messages.events import Event, Ready, Snapshot, Tick
 from ddp.core.network.link_costs import TO, Deliveries, collective_s
 from ddp.core.network.links import Links, parse
-from ddp.engine.delayed_ranks import VALUE_BYTES, DelayedRanks
+from ddp.engine.delayed_ranks import DelayedRanks
 from ddp.process.clock import now
 from ddp.process.scratch import scratch
 
@@ -109,8 +109,8 @@ class Sender:
 def snapshots(words: str, size: int, trials: int) -> list[tuple[float, float]]:
     """Return (set, measured) seconds of snapshots of rank 1 that come to the coordinator one by one."""
     links, sender, found = links_of(words), Sender(), []
-    ranks, drawn = DelayedRanks(sender, links), Deliveries(links)
-    ready = Ready(now(), 1, 8, size // VALUE_BYTES, "same", "cpu", "memory")
+    ranks, drawn = DelayedRanks(sender, links, lambda rank: size), Deliveries(links)
+    ready = Ready(now(), 1, 8, 1, "same", "cpu", "memory")
     for trial in range(trials + 1):
         event: Event = ready if not trial else Snapshot(now(), 1, trial, 1, 8)
         due = drawn.due(1, size if trial else 0, TO, event.at)

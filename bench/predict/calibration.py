@@ -284,7 +284,8 @@ def _latency(stream: RunRecords, links: Links | None, ranks: int, size: int) -> 
         for event in stream.of(Averaged)
         if event.round in laid and event.round in reduced
     ]
-    waits = (stream.slices.stop - stream.slices.start)[stream.slices.kind == "wait"]
+    ordered = (stream.slices.kind == "wait") & (stream.slices.seq == 0)
+    waits = (stream.slices.stop - stream.slices.start)[ordered]
     if not trips and not waits.size:
         return LATENCY_S
     # Longer waits are also waits for other ranks.

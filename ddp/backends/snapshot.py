@@ -52,6 +52,16 @@ def _velocity(scratch: Path, dtype: torch.dtype, elements: int) -> Tensor:
     return _open(scratch, f"velocity-{str(dtype).removeprefix('torch.')}", precise(dtype), elements)
 
 
+def snapshot_files(scratch: Path, kind: str, rank: int) -> list[Path]:
+    """Return the files of a kind of a rank's snapshot, which it created before it was ready."""
+    return sorted(scratch.glob(f"{kind}-{rank}.*"))
+
+
+def snapshot_bytes(scratch: Path, rank: int) -> int:
+    """Return the size of a rank's snapshot in bytes; 0 if its backend takes none."""
+    return sum(path.stat().st_size for kind in KINDS for path in snapshot_files(scratch, kind, rank))
+
+
 class Backend:
     """A rank's side: its own snapshot, and the average that all ranks read."""
 
@@ -189,9 +199,8 @@ class Reducer:
             self._done(error)
 
     def _snapshots(self, kind: str, rank: int) -> list[Path]:
-        """Return the snapshot files of a kind that a rank created before it was ready."""
         if (kind, rank) not in self._paths:
-            self._paths[kind, rank] = sorted(self._scratch.glob(f"{kind}-{rank}.*"))
+            self._paths[kind, rank] = snapshot_files(self._scratch, kind, rank)
         return self._paths[kind, rank]
 
     def _treatment(self, kind: str, path: Path, mean: Tensor) -> dict[str, Any]:

@@ -120,8 +120,8 @@ class Collectives:
         for seq, size, result in under_way:
             began, ended = self._guarded(result, since)
             self._meter.add_hidden(began, ended, seq, size)
-        if under_way:
-            self._meter.add("wait", since)
+        if under_way:  # the number says that it was a wait for collectives
+            self._meter.add("wait", since, under_way[-1][0])
 
     def reduce_scatter(self, tensor: Tensor, runs: Sequence[ShardRange]) -> None:
         """Sum a tensor; each member gets the ranges that it owns. On ExchangeBroken, the rank has left the group."""

@@ -1,16 +1,18 @@
 """Ranks behind emulated links: delays their messages to and from the coordinator as the links would, in order.
 
-Snapshots have the size of the model, as has the average that is sent back; other messages have size zero. Packet loss only
-causes delay: no message is lost. The coordinator is on rank 0's host."""
+A snapshot has its real size, as has the average that is sent back; other messages have size zero. Packet loss only causes
+delay: no message is lost. The coordinator is on rank 0's host."""
 
 from __future__ import annotations
 
 import heapq
 import itertools
+from collections.abc import Callable
+from functools import cache
 
 from ddp.comm.transports.emulated import sleep_until
 from ddp.core.messages.commands import Apply, RankCommand
-from ddp.core.messages.events import Event, Lost, RankEvent, Ready, Snapshot, Tick
+from ddp.core.messages.events import Event, Lost, RankEvent, Snapshot, Tick
 from ddp.core.network.link_costs import FROM, TO, Deliveries
 from ddp.core.network.links import Links
 from ddp.engine.ranks import Ranks
@@ -18,25 +20,23 @@ from ddp.process.clock import now
 
 POLL_S = 0.002
 """Shorter waits are slept instead of polled: a poll can end milliseconds late."""
-VALUE_BYTES = 4
-"""Bytes of a parameter in a snapshot."""
 
 
 class DelayedRanks:
-    """Wraps the ranks for the coordinator's loop and delays their messages."""
+    """Wraps the ranks for the coordinator's loop and delays their messages. `size`: rank -> bytes of its snapshot, asked
+    once it has sent one."""
 
-    def __init__(self, ranks: Ranks, links: Links) -> None:
+    def __init__(self, ranks: Ranks, links: Links, size: Callable[[int], int]) -> None:
         self._ranks, self._deliveries = ranks, Deliveries(links)
         self._held: list[tuple[float, int, RankEvent | Lost | RankCommand]] = []
         """Messages in flight: a heap of (arrival time, order of sending, message)."""
         self._order = itertools.count()
         self._ticked = now()
-        self._size = 0
-        """Bytes of a snapshot."""
+        self._size = cache(size)
 
     def send(self, command: RankCommand) -> None:
         """Send an order; it arrives after the link's delay."""
-        size = self._size if isinstance(command, Apply) else 0
+        size = self._size(command.rank) if isinstance(command, Apply) else 0
         self._hold(self._deliveries.due(command.rank, size, FROM, now()), command)
 
     def drop(self, rank: int) -> None:
@@ -65,9 +65,7 @@ class DelayedRanks:
         return [*self._arrived(), *passed]
 
     def _take(self, event: RankEvent | Lost) -> None:
-        if isinstance(event, Ready):
-            self._size = event.parameters * VALUE_BYTES
-        size = self._size if isinstance(event, Snapshot) else 0
+        size = self._size(event.rank) if isinstance(event, Snapshot) else 0
         self._hold(self._deliveries.due(event.rank, size, TO, event.at), event)
 
     def _hold(self, due: float, message: RankEvent | Lost | RankCommand) -> None:

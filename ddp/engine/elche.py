@@ -12,6 +12,7 @@ from typing import cast
 
 from ddp.backends import BACKENDS, check_link_faults, world_of
 from ddp.backends.base import Reducer, reducing, serving
+from ddp.backends.snapshot import snapshot_bytes
 from ddp.checkpoint import checkpoint
 from ddp.checkpoint.begin import begun
 from ddp.core.coordinator import Coordinator, Output
@@ -51,7 +52,7 @@ def run(job: Job, emit: Emit) -> None:
     coordinator = start(job)
     with begun(job) as job, RankProcesses(job) as ranks, serving(job), reducing(job, ranks.reduced) as reducer:
         emit = solo.tidied(job, emit)
-        near = ranks if job.links is None else DelayedRanks(ranks, job.links)
+        near = ranks if job.links is None else DelayedRanks(ranks, job.links, partial(snapshot_bytes, job.scratch))
         coordinate(coordinator, near, reducer, partial(solo.publish, job, emit=emit), emit)
 
 

@@ -18,6 +18,7 @@ import torch
 
 from ddp.backends import BACKENDS, SyncKind, world_of
 from ddp.backends.allreduce import collectives
+from ddp.backends.snapshot import snapshot_bytes
 from ddp.core.errors import Diverged, EngineError, RankLost
 from ddp.core.messages.commands import Abort
 from ddp.core.messages.events import Averaged
@@ -169,5 +170,5 @@ def _sent(job: Job, state: FlatState) -> tuple[int, int]:
     """Return the bytes of an average or a snapshot, and the number of collectives. Ranks report the bytes of an average of
     replicas."""
     if SyncKind.SNAPSHOT in BACKENDS[job.backend].sync:
-        return state.bytes, 1
+        return snapshot_bytes(job.scratch, 0) or state.bytes, 1
     return step_gradients.sent(state) if job.policy.every_step else (state.bytes, collectives(state, job.averaging))

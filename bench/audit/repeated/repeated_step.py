@@ -192,15 +192,13 @@ class Bench:
             if shared:
                 self.load(before, (BUFFERS,))
             spans = [span for span in work if span[1] > span[0]]
-            # In half precision the factor on the loss matters. A rank's gradients are weighted after the backward pass,
-            # but PyTorch's modules divide them by the number of ranks, so their loss carries the rest of the weight.
+            # A rank's gradients are weighted after the backward pass, which hooks and half precision make not linear. But
+            # PyTorch's modules divide them by the number of ranks, so their loss carries the rest of the weight.
             part = total / len(ranks) if self.rules.own_buffers else size
-            whole = part if self.rules.step.half else total
             sharers = len(ranks) if together and not self.rules.one_process else 1
-            losses.append([self._batch(rank, epoch, span, (whole, total), sharers) for span in spans])
-            if self.rules.step.half:
-                self._set_aside(parts, part / total)
+            losses.append([self._batch(rank, epoch, span, (part, total), sharers) for span in spans])
             if shared:
+                self._set_aside(parts, part / total)
                 moved.append({name: buffer.detach().clone() for name, buffer in self._present().items()})
         for name, each in parts.items():
             self.parameters[name].grad = total_of(each, self._shaken)
@@ -209,10 +207,12 @@ class Bench:
         return losses
 
     def _set_aside(self, parts: dict[str, list[Tensor]], weight: float) -> None:
-        """Append a rank's weighted gradients to `parts`, and clear them."""
+        """Append a rank's weighted gradients to `parts`, and clear them. Only perturbed ones are kept apart."""
+        apart = self._shaken and self.rules.step.half
         for name, parameter in self.parameters.items():
             if parameter.grad is not None:
-                parts.setdefault(name, []).append(parameter.grad * weight)
+                each = [*parts.get(name, ()), parameter.grad * weight]
+                parts[name] = each if apart else [total_of(each, False)]
                 parameter.grad = None
 
     def _batch(self, rank: int, epoch: int, span: tuple[int, int], totals: tuple[float, int], sharers: int) -> float:

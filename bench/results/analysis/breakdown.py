@@ -13,6 +13,7 @@ from math import inf
 
 import numpy as np
 
+from bench.results.analysis.slices import EXPOSED
 from bench.results.analysis.stream import Flags, Floats, Places, RunRecords, Slices
 from bench.results.schema import RankTime
 from ddp.core.messages.commands import Drop
@@ -27,6 +28,7 @@ CATEGORY = {
     "slowdown": "compute",
     "data": "data",
     "exchange": "comm",
+    EXPOSED: "comm",
     "join": "comm",
     "copy": "comm",
     "wait": "wait",

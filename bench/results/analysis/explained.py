@@ -80,7 +80,7 @@ def explained(
     for row, slow in zip(whole, slowness([row[COMPUTE] for row in whole], list(samples.values())), strict=True):
         row[COMPUTE], row[SLOWNESS] = row[COMPUTE] - slow, slow
     slow_ones = [each for each in stream.figures.slow.ranks if each.cause != HOST]
-    notes = divide(whole, slices, slow_ones, links) if not stream.hidden else []
+    notes = divide(whole, slices, stream.behind, slow_ones, links) if not stream.hidden else []
     run = causes_of(whole, span, sum(samples.values()), stream.hidden)
     return replace(run, notes=(*(sentence(slow_row(each, stream.zero)) for each in slow_ones), *notes))
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from bench.base.grouping import grouped
 from bench.results.analysis.breakdown import CATEGORY, Spans, absences, wall_begin, wall_end
+from bench.results.analysis.slices import EXPOSED
 from bench.results.analysis.stream import RunRecords, Slices
 from ddp.core.messages.commands import Drop, Join, Leave
 from ddp.core.messages.events import AverageFailed, Failed, Lost
@@ -65,7 +66,7 @@ def gaps(stream: RunRecords) -> list[Gap]:
     present = sorted({*stream.ready, *(event.rank for event in stream.of(Joining))})
     away = absences(stream, present[-1] + 1)
     ranks = {rank: _RankSlices(stream, rank, away.get(rank, ())) for rank in present}
-    late = last_arrivals(stream.slices)
+    late = last_arrivals(stream.slices) | last_arrivals(stream.behind)
     troubles = sorted(_troubles(stream))
     return [gap for rank in ranks.values() for gap in rank.gaps(ranks, late, troubles)]
 
@@ -141,8 +142,10 @@ class _RankSlices:
         if first < last:
             return "fault", next((rank for _, rank in troubles[first:last] if rank != NOBODY), None), ""
         met = 0.0 if after is None else float(self.wire[after] - max(self._starts[after], start))
+        if after is not None and self._kinds[after] == EXPOSED:  # the wait until that collective was on the wire
+            met, orders = (0.0 if late[int(self.seq[after])] == self.rank else stop - start), 0.0
         own = stop - start - met - orders
-        if after is not None and met >= max(orders, own) and self._kinds[after] == "exchange":
+        if after is not None and met >= max(orders, own) and self._kinds[after] in ("exchange", EXPOSED):
             by = late[int(self.seq[after])]
             return "late rank", by, ranks[by].doing(stop - met / 2) if by in ranks else "other"
         if before == ABSENT and after is not None:  # it was ready to join

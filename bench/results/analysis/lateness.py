@@ -24,10 +24,11 @@ def lateness(stream: RunRecords, slices: Slices) -> dict[int, Reasons]:
     """Return rank -> the ranks that it waited for, and when. `slices`: those of `stream`, perhaps after
     `with_arrivals`."""
     waits = defaultdict[tuple[int, int], list[tuple[float, float]]](list)
-    late, exchange = last_arrivals(slices), np.flatnonzero(slices.kind == "exchange")
-    for place in exchange[slices.wire_start[exchange] > slices.start[exchange]].tolist():
-        when = float(slices.start[place]), float(slices.wire_start[place])
-        waits[int(slices.rank[place]), late[int(slices.seq[place])]].append(when)
+    for each in (slices, stream.behind):
+        late, exchange = last_arrivals(each), np.flatnonzero(each.kind == "exchange")
+        for place in exchange[each.wire_start[exchange] > each.start[exchange]].tolist():
+            when = float(each.start[place]), float(each.wire_start[place])
+            waits[int(each.rank[place]), late[int(each.seq[place])]].append(when)
     for came in _arrivals(stream):
         last = max(came, key=lambda rank: came[rank])
         for rank in came.keys() - {last}:

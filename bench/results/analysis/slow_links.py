@@ -13,7 +13,7 @@ from statistics import fmean
 
 import numpy as np
 
-from bench.results.analysis.stream import Slices
+from bench.results.analysis.slices import EXPOSED, Flags, Slices
 from bench.results.analysis.stretches import Stretches, intersection, seconds, union, without
 from ddp.core.anomalies.slowness import LINK, SlowRank
 from ddp.core.network.link_costs import collective_s
@@ -31,11 +31,11 @@ Rows = Sequence[dict[str, float]]
 """Seconds by cause, of each rank."""
 
 
-def divide(rows: Rows, slices: Slices, slow: Sequence[SlowRank], links: Links | None) -> list[str]:
+def divide(rows: Rows, slices: Slices, behind: Slices, slow: Sequence[SlowRank], links: Links | None) -> list[str]:
     """Divide the seconds of communicating by the slow links that they are due to. Return lines on links that are slower
-    than others by the settings."""
+    than others by the settings. `behind`: collectives of which `slices` have only the exposed parts."""
     _became_slow(rows, slices, slow)
-    return _set_slow(rows, slices, links) if links is not None else []
+    return _set_slow(rows, slices, behind, links) if links is not None else []
 
 
 def _moved(row: dict[str, float], cause: str, spent: float) -> None:
@@ -50,7 +50,7 @@ def _became_slow(rows: Rows, slices: Slices, slow: Sequence[SlowRank]) -> None:
     ranks = sorted((each for each in slow if each.cause == LINK and each.factor > 1), key=lambda each: -each.factor)
     for rank, row in enumerate(rows if ranks else ()):
         mine = slices.places(rank)
-        mine = mine[slices.kind[mine] == "exchange"]
+        mine = mine[_met(slices)[mine]]
         wire = union(slices.wire_start[mine], slices.stop[mine])
         for each in ranks:
             when: Stretches = np.array([each.since]), np.array([inf if each.healed is None else each.healed])
@@ -59,13 +59,17 @@ def _became_slow(rows: Rows, slices: Slices, slow: Sequence[SlowRank]) -> None:
             wire = without(wire, when)
 
 
-def _set_slow(rows: Rows, slices: Slices, links: Links) -> list[str]:
-    exchange, collective, _ = slices.exchanges
-    members, places = defaultdict[int, set[int]](set), np.flatnonzero(exchange)
-    for place, number in zip(places.tolist(), collective.tolist(), strict=True):
-        members[number].add(int(slices.rank[place]))
-    lines = dict[LinkRule, str]()
-    for place, number in zip(places.tolist(), collective.tolist(), strict=True):
+def _met(slices: Slices) -> Flags:
+    return np.isin(slices.kind, ("exchange", EXPOSED))
+
+
+def _set_slow(rows: Rows, slices: Slices, behind: Slices, links: Links) -> list[str]:
+    members = defaultdict[int, set[int]](set)
+    for each in (slices, behind):
+        for rank, number in zip(each.rank[_met(each)].tolist(), each.seq[_met(each)].tolist(), strict=True):
+            members[number].add(rank)
+    lines, places = dict[LinkRule, str](), np.flatnonzero(_met(slices))
+    for place, number in zip(places.tolist(), slices.seq[places].tolist(), strict=True):
         limit = bound(links, tuple(sorted(members[number])), int(slices.bytes[place]))
         if limit is not None:
             rule, whole, lost = limit

@@ -5,14 +5,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bench.results.analysis.histories import Move
+from bench.results.analysis.slices import Flags as Flags
+from bench.results.analysis.slices import Floats as Floats
+from bench.results.analysis.slices import Places as Places
+from bench.results.analysis.slices import Slices as Slices
+from bench.results.analysis.slices import expose
+from bench.results.analysis.slices import numbered as numbered
 from bench.results.live.run import RunFigures, Trouble
 from ddp.core.figures.summary import EpochFigures
 from ddp.core.figures.training_clock import Evaluation, TrainingClock
@@ -34,83 +39,9 @@ from ddp.core.messages.join_events import Joined, Joining
 from ddp.core.samples.spans import measure
 from ddp.process.codec import MeasuredSlice, Record
 
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
-Places = NDArray[np.int64]
 HIDDEN = "hidden"
 """Kind of a slice that another thread recorded concurrently with training."""
 T = TypeVar("T")
-
-
-def numbered(names: Sequence[str]) -> tuple[list[str], Places]:
-    """Return the distinct names in order of appearance, and the index of each name among them."""
-    places = {name: place for place, name in enumerate(dict.fromkeys(names))}
-    return list(places), np.array([places[name] for name in names], np.int64)
-
-
-@dataclass(frozen=True)
-class Slices:
-    """Slices of all ranks as columns, in the order recorded."""
-
-    rank: NDArray[np.int64]
-    kind: NDArray[np.str_]
-    start: Floats
-    """Seconds on the clock of the records."""
-    stop: Floats
-    seq: NDArray[np.int64]
-    bytes: NDArray[np.int64]
-
-    @staticmethod
-    def of(slices: Sequence[Slice | MeasuredSlice]) -> Slices:
-        """Return `slices` as columns."""
-        names, codes = numbered([each.kind for each in slices])
-        start = np.array([each.at for each in slices], np.float64)
-        return Slices(
-            rank=np.array([each.rank for each in slices], np.int64),
-            kind=np.array(names, np.str_)[codes],
-            start=start,
-            stop=start + np.array([each.seconds for each in slices], np.float64),
-            seq=np.array([each.seq for each in slices], np.int64),
-            bytes=np.array([each.bytes for each in slices], np.int64),
-        )
-
-    def where(self, mask: Flags | slice) -> Slices:
-        """Return the slices selected by a mask."""
-        return Slices(*(getattr(self, field.name)[mask] for field in fields(self)))
-
-    @cached_property
-    def by_rank(self) -> dict[int, Places]:
-        """Rank -> indices of its slices, sorted by start."""
-        order = np.lexsort((self.start, self.rank))
-        ranks, first = np.unique(self.rank[order], return_index=True)
-        return dict(zip(ranks.tolist(), np.split(order, first[1:]), strict=True)) if len(ranks) else {}
-
-    def places(self, rank: int) -> Places:
-        """Return the indices of the slices of `rank`, sorted by start."""
-        return self.by_rank.get(rank, np.zeros(0, np.int64))
-
-    @cached_property
-    def kinds(self) -> tuple[list[str], Places]:
-        """The distinct kinds, and the index of each slice's kind among them."""
-        return numbered(self.kind.tolist())
-
-    @cached_property
-    def exchanges(self) -> tuple[Flags, Places, Floats]:
-        """Which slices are exchanges; the collective of each exchange; when the last rank arrived at each collective."""
-        exchange = self.kind == "exchange"
-        _, collective = np.unique(self.seq[exchange], return_inverse=True)
-        arrival = np.full(int(collective.max(initial=-1)) + 1, -np.inf)
-        np.maximum.at(arrival, collective, self.start[exchange])
-        return exchange, collective, arrival
-
-    @cached_property
-    def wire_start(self) -> Floats:
-        """When the wire time of each slice begins: for an exchange when the last rank arrives, for other kinds at its
-        own start. Never after its end."""
-        exchange, collective, arrival = self.exchanges
-        begins = self.start.copy()
-        begins[exchange] = arrival[collective]
-        return np.minimum(begins, self.stop)
 
 
 @dataclass(frozen=True)
@@ -220,6 +151,7 @@ def sort(records: Sequence[Record] | SplitRecords | RunRecords, launched: float)
     late, behind = measured.start >= since, measured.kind == HIDDEN
     slices, hidden = measured.where(late & ~behind), measured.where(late & behind)
     hidden = replace(hidden, kind=np.full(hidden.kind.size, "exchange"))
+    slices = expose(slices, hidden)
     figures, epochs = RunFigures(heard=launched), list[EpochFigures]()
     zero = launched if began is None else min(launched, began)  # records of an earlier version begin after the launch
 

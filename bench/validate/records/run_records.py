@@ -92,6 +92,8 @@ class Records:
     """Number of a collective -> the parts of all ranks in it."""
     hidden: defaultdict[int, list[Collective]] = field(default_factory=lambda: defaultdict(list))
     """The same for collectives that ran concurrently with training."""
+    drained: defaultdict[int, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
+    """Rank -> (begin, end) of its waits for those of its own."""
     turned: Counter[int] = field(default_factory=Counter)
     """Rank -> how often a backward pass came directly after reading a batch, without a forward pass."""
     memory: dict[int, Memory] = field(default_factory=dict)
@@ -122,7 +124,7 @@ class Records:
         """Drop all measurements, as another process resumes the run."""
         for measurements in (
             *(self.slices, self.seconds, self.spans, self.rests, self.slowed, self.turned, self.memory),
-            *(self.collectives, self.hidden, self.processor, self.stepped),
+            *(self.collectives, self.hidden, self.drained, self.processor, self.stepped),
         ):
             measurements.clear()
 
@@ -137,8 +139,10 @@ class Records:
             self.slices[rank, name] = int(mine.sum())
             self.seconds[rank, name] = float(sums[group])
             self.spans[rank, name] = float(slices.start[mine].min()), float(slices.stop[mine].max())
-        for kinds_of, rows in ((BETWEEN_STEPS, self.rests), (("slowdown",), self.slowed)):
-            some = slices.where(np.isin(slices.kind, kinds_of))
+        ours = (slices.kind == "wait") & (slices.seq > 0)
+        rests, slowed = np.isin(slices.kind, BETWEEN_STEPS), slices.kind == "slowdown"
+        for flags, rows in ((rests, self.rests), (slowed, self.slowed), (ours, self.drained)):
+            some = slices.where(flags)
             for rank, *rest in _rows(some.rank, some.start, some.stop):
                 rows[rank].append((rest[0], rest[1]))
         for rank, order in slices.by_rank.items():

@@ -9,7 +9,7 @@ from math import fsum
 from bench.results.schema import Metrics
 from bench.validate.records.run_records import Records
 from bench.validate.recount.figure import Figure
-from bench.validate.recount.timing import COMPUTING, MEETING, SECOND, SHARE, lateness
+from bench.validate.recount.timing import COMPUTING, MEETING, SECOND, SHARE, exposed, lateness
 
 NEVER = ("repeated", "discarded", "detecting", "regrouping", "restoring", "absent")
 """Parts of runs in which somebody was lost, or that were gone on with."""
@@ -27,7 +27,7 @@ def goodput(m: Metrics, known: Records) -> Iterator[Figure]:
     begin, end, parts = known.headers[-1].launched, max(done.values()), given.parts
     whole = m.world_size * (end - begin)
     yield Figure("goodput.rank_seconds", given.rank_seconds, whole, SECOND * m.world_size)
-    late = lateness(known)
+    late, met = lateness(known), fsum(exposed(known).values())
 
     def share(*kinds: str) -> float:
         return fsum(known.seconds[rank, kind] for rank in ranks for kind in kinds) / whole
@@ -35,8 +35,8 @@ def goodput(m: Metrics, known: Records) -> Iterator[Figure]:
     # Until its first batch a rank starts, whatever it waits for.
     firsts = [known.spans.get((rank, "data"), (done[rank],))[0] - ready[rank] for rank in ranks]
     starting = fsum(ready[rank] - begin for rank in ranks) / whole
-    waiting = share("wait") + (fsum(late.values()) + fsum(end - at for at in done.values())) / whole
-    meeting, early = share(*MEETING) - fsum(late.values()) / whole, max(fsum(firsts), 0.0) / whole
+    waiting = share("wait") + (fsum(late.values()) + fsum(end - at for at in done.values()) - met) / whole
+    meeting, early = share(*MEETING) + (met - fsum(late.values())) / whole, max(fsum(firsts), 0.0) / whole
     for name, wanted, room in (
         *(("kept", share("data", *COMPUTING), 0.0), ("evaluating", share("evaluate"), 0.0)),
         *(("saving", share("checkpoint"), 0.0), ("communicating", meeting - early / 2, early / 2)),

@@ -3,9 +3,10 @@ communication."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator
 from math import fsum
+from operator import itemgetter
 from statistics import median
 
 import numpy as np
@@ -69,7 +70,7 @@ def _speeds(m: Metrics, known: Records, trained: float) -> Iterator[Figure]:
 
 
 def _breakdown(m: Metrics, known: Records, walls: list[float]) -> Iterator[Figure]:
-    late = lateness(known)
+    late, met = lateness(known), exposed(known)
     for rank, row in enumerate(m.breakdown):
         took = {
             kind: known.seconds[rank, kind] for kind in (*COMPUTING, *MEETING, "data", "wait", "evaluate", "checkpoint")
@@ -77,8 +78,8 @@ def _breakdown(m: Metrics, known: Records, walls: list[float]) -> Iterator[Figur
         seconds = [
             fsum(took[kind] for kind in COMPUTING),
             took["data"],
-            fsum(took[kind] for kind in MEETING) - late[rank],
-            took["wait"] + late[rank],
+            fsum(took[kind] for kind in MEETING) - late[rank] + met[rank],
+            took["wait"] + late[rank] - met[rank],
             took["evaluate"],
             took["checkpoint"],
         ]
@@ -99,6 +100,24 @@ def lateness(known: Records) -> dict[int, float]:
         for rank, begin, end, _ in each:
             late[rank] += max(min(last, end) - begin, 0.0)
     return late
+
+
+def exposed(known: Records) -> dict[int, float]:
+    """Return rank -> seconds in which it waited for its own collectives that all ranks had reached."""
+    wires = defaultdict[int, list[tuple[float, float]]](list)
+    for each in known.hidden.values():
+        last = max(begin for _, begin, _, _ in each)
+        for rank, _, end, _ in each:
+            wires[rank].append((last, end))
+    met = defaultdict[int, float](float)
+    for rank, waits in known.drained.items():
+        left = deque(sorted(wires[rank], key=itemgetter(1)))
+        for begin, end in sorted(waits):
+            while left and left[0][1] <= end:
+                since, until = left.popleft()
+                met[rank] += max(until - max(since, begin), 0.0)
+                begin = max(begin, until)
+    return met
 
 
 def meeting(m: Metrics, known: Records) -> Iterator[Figure]:

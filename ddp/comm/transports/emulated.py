@@ -64,6 +64,8 @@ class EmulatedTransport:
         self.name, self.config = inner.name, inner.config
         self._members: tuple[int, ...] = ()
         self._number = 0
+        self._free = 0.0
+        """When the links have carried all that was started to be gathered."""
         self._probed = inner.config.life > 0  # a restarted rank: the others have measured, and would not take part
 
     def empty(self, name: str, elements: int, dtype: torch.dtype) -> Tensor:
@@ -74,6 +76,7 @@ class EmulatedTransport:
         """Form the group; the first one is measured. Raises LinksRefused for links that are faster than the transport."""
         self._members = tuple(members)
         self._number = generation << 32
+        self._free = 0.0
         self._inner.join(members, generation, lives)
         if not self._probed:
             with suppress(ExchangeBroken):  # the first collective will raise it again
@@ -88,9 +91,9 @@ class EmulatedTransport:
         self._emulated(lambda: self._inner.reduce_scatter(tensor, runs), tensor.nbytes, 0.5)
 
     def all_gather(self, out: Tensor, source: Tensor, runs: Sequence[ShardRange]) -> Wait:
-        """Start to gather. The returned function waits for the end, which takes the time of half an all-reduce from now
-        on."""
-        due = now() + self._next(out.nbytes, 0.5) * self._slowness()
+        """Start to gather. The returned function waits for the end, which takes the time of half an all-reduce, from now
+        or from the end of what was started before."""
+        due = self._free = max(now(), self._free) + self._next(out.nbytes, 0.5) * self._slowness()
         wait = self._inner.all_gather(out, source, runs)
 
         def arrive() -> None:

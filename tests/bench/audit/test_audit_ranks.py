@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from bench.audit.kept_files import read
 from ddp.backends import snapshot
@@ -78,6 +79,23 @@ def test_steps_of_micro_batches_are_done_again(tmp_path: Path, mode: str) -> Non
     assert report.count("skipped") == 0
     assert report.count("equal", "report") >= report.count("equal", "step") >= 4
     assert different(audited(job, records, step=StepSettings()))
+
+
+def limited() -> nn.Module:
+    made = toy.net(False)
+    for parameter in made.parameters():
+        parameter.register_hook(lambda gradient: gradient.clamp(-0.02, 0.02))
+    return made
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("mode", every(2, ["nccl_sync", "zero1", "zero2", "zero3", "graph_sync"]))
+def test_gradients_that_hooks_change_are_weighted_afterwards(tmp_path: Path, mode: str) -> None:
+    step = StepSettings(accumulate=2)
+    made = train_together(tmp_path, mode, lambda: replace(toy.task(), model=limited), batch_size=12, step=step)
+    report = audited(*made, model="", one_process=mode.startswith("graph"))
+    assert different(report) == []
+    assert report.count("equal", "step") >= 4
 
 
 def overflowing() -> Task:

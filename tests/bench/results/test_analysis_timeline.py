@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,12 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.results.analysis.breakdown import breakdown, walls
-from bench.results.analysis.stream import sort
+from bench.results.analysis.explained import ORDERS, explained
+from bench.results.analysis.idle import gaps
+from bench.results.analysis.stream import sort, split
 from bench.results.analysis.stretches import clipped, common, intersection, seconds, union
 from bench.results.analysis.syncing import sync
 from bench.results.analysis.timeline import arrivals, overlap, step_times, straggler_index
 from bench.results.runfolder import find_runs
 from bench.results.schema import SCHEMA_VERSION
+from bench.validate.records.run_records import Records
+from bench.validate.recount.timing import exposed
 from ddp.core.messages.events import Finished, Ready, Reduced, Slice, Snapshot
 from tests.bench.streams import MODES, make_metrics, make_records, make_spec, write_run
 
@@ -104,6 +109,36 @@ def test_a_bucket_that_goes_during_the_backward_pass_is_hidden_and_takes_none_of
     assert (rows[0].compute, rows[0].wait, rows[0].comm) == (pytest.approx(0.6), pytest.approx(0.1), pytest.approx(0.1))
     totals = sync(stream)
     assert (totals.count, totals.bytes) == (2, 2 * (64 + 8))
+
+
+def test_waiting_for_ones_own_buckets_is_communicating_once_all_have_sent_them() -> None:
+    """It was waiting for orders."""
+    slices = [
+        slice
+        for rank, ends, began in ((0, 103.0, 101.0), (1, 106.0, 104.0))
+        for slice in (
+            Slice(100.0, rank, "backward", ends - 100.0),
+            Slice(began, rank, "hidden", 107.0 - began, 1, 64),
+            Slice(ends, rank, "wait", 107.0 - ends, 1),
+            Slice(107.0, rank, "exchange", 1.0, 2, 8),
+        )
+    ]
+    events: list[Any] = [ready(0), ready(1), *slices, *(Finished(110.0, rank, "d", 1, 0) for rank in (0, 1))]
+    stream = sort(events, 99.0)
+    rows = breakdown(stream, walls(stream, 2))
+    assert [(row.wait, row.comm) for row in rows] == [pytest.approx((0.1, 0.4)), pytest.approx((0.0, 0.2))]
+    assert next((gap.cause, gap.by, gap.seconds) for gap in gaps(stream)) == ("late rank", 1, pytest.approx(1.0))
+    known = explained(stream, 2, 99.0, 110.0)
+    assert known is not None
+    found = {(each.rank, each.cause): each.seconds for each in known.causes}
+    assert found[0, "waiting for rank 1"] == pytest.approx(1.0)
+    assert found[0, "communicating"] == pytest.approx(4.0)
+    assert not any(cause == ORDERS for _, cause in found)
+    records = Records()
+    measured = split(slices)
+    records.add_slices(measured.slices, measured.seconds)
+    assert exposed(records) == pytest.approx({0: 3.0, 1: 1.0})
+    assert (sync(stream).count, sync(stream).bytes) == (2, 2 * (64 + 8))
 
 
 def test_what_the_coordinator_averages_meanwhile_is_hidden() -> None:

@@ -30,6 +30,8 @@ def test_buckets_that_go_early_have_the_same_bits(ranks: Any, early: None, monke
             hidden = rank.meter._hidden
             counts.append(len(hidden))
             assert all(each.bytes and each.seconds > 0 for each in hidden)
+            assert {each.seq for each in rank.meter._slices if each.kind == "wait"} <= {each.seq for each in hidden}
+            rank.meter._slices.clear()
             hidden.clear()
         return rank.digest(), counts
 

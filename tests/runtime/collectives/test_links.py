@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import sleep
 from typing import Any, cast
@@ -16,13 +18,16 @@ from benchmarks.links import measured, off
 from ddp.comm.transports.base import TransportConfig
 from ddp.comm.transports.emulated import EmulatedTransport
 from ddp.core.errors import LinksRefused
-from ddp.core.messages.commands import Abort, Apply, Drop, Pace, RankCommand
+from ddp.core.messages.commands import Abort, Apply, Average, Drop, Pace, RankCommand
 from ddp.core.messages.events import Alive, Averaged, Event, Failed, Merged, Progress, Ready, Snapshot, Tick
 from ddp.core.network.link_costs import collective_s
 from ddp.core.network.links import Links, parse
+from ddp.core.settings.averaging import Averaging
+from ddp.engine import elche
 from ddp.engine.delayed_ranks import DelayedRanks
 from ddp.process.clock import now
 from ddp.process.codec import decode
+from ddp.virtual import engine as virtual
 from tests.runtime import toy
 from tests.runtime.conftest import Play
 
@@ -68,6 +73,38 @@ def test_snapshots_go_through_links(play: Play, in_process: None) -> None:
         == toy.SAMPLES
     )
     assert len(played.digests) == 1
+
+
+@pytest.mark.parametrize("engine", [elche, virtual])
+def test_a_snapshot_weighs_what_is_averaged(play: Play, in_process: None, engine: Any) -> None:
+    task, kept = partial(toy.task, optimizer="Adam"), Averaging(optimizer_state=True)
+    slow = links("1ms/100kbit")
+    played = play("sync", "cpu", task, links=slow, averaging=kept, batch_size=32, epochs=1, engine=engine)
+    size = played.of(Averaged)[0].bytes // 2
+    came = zip(played.records, played.times, strict=True)
+    asked = [at for order, at in came if isinstance(order, Average) and order.rank == 1]
+    taken = [event.at - at for event, at in zip([e for e in played.of(Averaged) if e.rank == 1], asked, strict=True)]
+    assert min(taken) >= 2 * size * 8 / 100e3, "there and back; a third of it is the parameters"
+
+
+class Adapted(torch.nn.Sequential):
+    """Every second layer is frozen, so the trained ones do not adjoin."""
+
+    def __init__(self) -> None:
+        super().__init__(*(torch.nn.Linear(6, 6) for _ in range(8)), torch.nn.Linear(6, 2))
+        for layer in list(self)[1::2]:
+            layer.requires_grad_(False)
+
+
+@pytest.mark.parametrize("backend", ["zero1", "zero2"])
+def test_gathers_share_the_bandwidth(play: Play, in_process: None, backend: str) -> None:
+    slow, task = links("1ms/500kbit"), replace(toy.task(), model=Adapted)
+    played = play("sync", backend, lambda: task, links=slow, batch_size=32, epochs=1)
+    lines = (played.job.scratch / "slices-0.jsonl").read_bytes().splitlines()
+    copied = sum(piece.seconds for piece in map(decode, lines) if getattr(piece, "kind", "") == "copy")
+    size = sum(p.nbytes for p in Adapted().parameters() if p.requires_grad)
+    steps = sum(event.steps for event in played.of(Progress) if event.rank == 0)
+    assert copied >= steps * collective_s(slow, (0, 1), size, part=0.5)
 
 
 @pytest.mark.parametrize(("policy", "backend"), [("sync", "nccl"), ("cadence", "nccl"), ("sync", "zero2")])
@@ -123,10 +160,10 @@ class Script:
 
 def test_messages_come_late_and_in_order() -> None:
     began = now()
-    ready: list[Any] = [Ready(began, rank, 8, 25_000, "same", "cpu", "memory") for rank in (0, 1)]
+    ready: list[Any] = [Ready(began, rank, 8, 1, "same", "cpu", "memory") for rank in (0, 1)]
     report = Progress(began, 1, 0, 1, 8, 0.1, 1.0, 0.1)
     script = Script([*ready, Snapshot(began, 1, 0, 1, 8), report, Alive(began, 0)])
-    ranks = DelayedRanks(script, links("10ms/40mbit"))  # a snapshot of 100,000 bytes takes 20 ms
+    ranks = DelayedRanks(script, links("10ms/40mbit"), lambda rank: 100_000)  # such a snapshot takes 20 ms
     seen: list[tuple[float, Event]] = []
     while len(seen) < 5:
         seen += [(now() - began, event) for event in ranks.events(0.5) if not isinstance(event, Tick)]
