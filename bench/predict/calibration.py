@@ -284,15 +284,14 @@ def _latency(stream: RunRecords, links: Links | None, ranks: int, size: int) -> 
         for event in stream.of(Averaged)
         if event.round in laid and event.round in reduced
     ]
-    ordered = (stream.slices.kind == "wait") & (stream.slices.seq == 0)
-    waits = (stream.slices.stop - stream.slices.start)[ordered]
+    slices = stream.slices.where((stream.slices.kind == "wait") & (stream.slices.seq == 0))
+    waits = slices.stop - slices.start
     if not trips and not waits.size:
         return LATENCY_S
     # Longer waits are also waits for other ranks.
     seconds = float(np.median(trips)) if trips else float(np.percentile(waits, 25)) / 2
-    if links is None:
-        return max(seconds, 0.0)
-    return max(seconds - _delivered(links, ranks, size if trips else 0), LATENCY_S)
+    sent = 0.0 if links is None else _delivered(links, ranks, size if trips else 0)
+    return max(seconds - sent, 0.0 if links is None else LATENCY_S)
 
 
 def _delivered(links: Links, ranks: int, size: int) -> float:
