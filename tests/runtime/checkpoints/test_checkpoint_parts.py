@@ -88,6 +88,12 @@ def test_parts_that_cannot_be_gone_on_with_are_one_line(job: Job, name: str, con
     assert read(at(job)), "it is still there"
 
 
+def test_parts_of_earlier_versions_do_not_say_what_is_frozen(job: Job) -> None:
+    for name in ("rank-0.pt", "rank-1.pt"):
+        put(job, name, with_key(name, "frozen", KeyError)(job))
+    run(job)
+
+
 def swap(job: Job, one: Path, other: Path) -> None:
     """Exchange two files of checkpoints, and sign the first one's place anew."""
     content = one.read_bytes()
