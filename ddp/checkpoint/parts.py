@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ddp import regular_files
 from ddp.checkpoint import checkpoint
 from ddp.checkpoint.checkpoint import LARGEST_PART, File, InvalidCheckpoint
-from ddp.checkpoint.identity import Origin, origin
+from ddp.checkpoint.identity import Origin, origin, other_epochs
 from ddp.checkpoint.same_data import SameData
 from ddp.checkpoint.validity import MOST
 from ddp.core.messages.commands import Save
@@ -59,9 +59,9 @@ class RankParts:
         if self._source is not None:
             part = load(self._source.path / checkpoint.MODEL, self._source.origin(None))
             copy_into("parameters and buffers", replica.state.tensors, part.get("tensors"))
-            before, samples = self._source.coordinator.epoch_samples, replica.samples
-            if before != samples:
-                raise InvalidCheckpoint(f"the checkpoint is of {before} training samples, there are {samples} now")
+            before, identity = self._source.coordinator.epoch_samples, self._source.manifest.identity
+            if difference := other_epochs(before, replica.samples, identity, job, replica.task.drop_last):
+                raise InvalidCheckpoint(difference)
             replica.add_note(self._data.check(part.get("data")))
         self.lasting: Lasting = ()
         """Digests of the last saved or restored part, by name."""
