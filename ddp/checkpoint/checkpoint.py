@@ -93,6 +93,11 @@ class Checkpoint:
         """Return whether `rank` resumes from its own part."""
         return rank in self.manifest.members
 
+    def absent(self, job: Job) -> int:
+        """Return how many of the last ranks are absent when `job` resumes: none of those that had joined."""
+        size = self.manifest.identity.world_size
+        return min(job.absent, size - 1 - self.manifest.members[-1]) if job.world_size == size else job.absent
+
 
 def rank_file(rank: int) -> str:
     """Return the name of a rank's part."""

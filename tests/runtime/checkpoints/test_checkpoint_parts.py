@@ -142,6 +142,13 @@ def test_other_data_than_before_are_refused_between_two_epochs_too(job: Job) -> 
         run(replace(job, task=partial(toy.task, samples=150)))
 
 
+@pytest.mark.parametrize(("members", "ranks", "absent"), [((0, 1), 2, 0), ((0,), 2, 1), ((0, 1), 3, 1)])
+def test_ranks_that_had_joined_are_not_absent(job: Job, members: tuple[int, ...], ranks: int, absent: int) -> None:
+    checkpoint = read(at(job))
+    checkpoint = replace(checkpoint, manifest=replace(checkpoint.manifest, members=members))
+    assert checkpoint.absent(replace(job, world_size=ranks, absent=1)) == absent
+
+
 def test_every_part_is_as_it_was_written(job: Job) -> None:
     for name in (MODEL, "rank-0.pt", "rank-1.pt"):
         original = (at(job) / name).read_bytes()
