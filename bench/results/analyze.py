@@ -55,6 +55,7 @@ def analyze(
     without = [rank for rank in range(spec.world_size) if rank not in stream.ready] if status == "ok" else []
     came = {record.rank for _, record in stream.moves if isinstance(record, Joined)}
     late, absent = ([rank for rank in without if (rank in came) is joined] for joined in (True, False))
+    late = sorted({*late, *(_joined_before(stream) & stream.ready.keys())})
     notes = [*_never_came(absent), *spec.warnings, *warnings, *faults.notes(lines), *_notes(stream)]
     notes += _restarted(restarts, stream, env)
     outcome = {"status": status, "error": error, "git": git, "env": env, "warnings": list(dict.fromkeys(notes))}
@@ -157,6 +158,13 @@ def _notes(stream: RunRecords) -> list[str]:
     kept = whole[0] if whole else "no other was"
     notes += [f"checkpoint {event.index} could not be written: {event.error}; {kept}" for event in unsaved[:1]]
     return notes
+
+
+def _joined_before(stream: RunRecords) -> set[int]:
+    """Return the ranks that joined an earlier part of a resumed run after its start."""
+    parts = stream.parts_in_turn[:-1]
+    moves = [(part, record.rank) for part in parts for _, record in part.moves if isinstance(record, Joined)]
+    return {rank for part, rank in moves if rank not in part.ready}
 
 
 def _never_came(absent: Sequence[int]) -> list[str]:

@@ -266,7 +266,7 @@ class Metrics(Strict):
         default=None, description="in the order in which they were named; null: ranks recorded no parts of their steps"
     )
     ledger: LedgerTotals | None = Field(default=None, description="null: the result is from before it was kept")
-    late: list[int] = Field(default=[], description="ranks that joined later, in the last part of the run")
+    late: list[int] = Field(default=[], description="ranks in the last part of the run that joined after a start")
     absent: list[int] = Field(default=[], description="ranks that never joined, in the last part of the run")
     resumed: ResumedFrom | None = Field(default=None, description="null: the run was not resumed")
     restarts: int = Field(default=0, ge=0, description="how often the launcher had restarted the processes before")

@@ -19,14 +19,14 @@ from bench.config.plan import RunPlan
 from bench.results.analysis.faults import BEGAN_ANEW
 from bench.results.runfolder import CHECKPOINTS, CONFIG, read_object
 from bench.runner.earlier_records import attempt
+from bench.runner.latest_checkpoint import find_latest
 from bench.runner.launch import CutShort, Outcome, launch
 from bench.runner.resume import ResumeSource
-from ddp.backends import BACKENDS
-from ddp.checkpoint.checkpoint import find
 from ddp.core.errors import RankFailed, RankLost
 from ddp.core.membership.joining import TRIES
 from ddp.core.messages.run_bounds import Attempt
 from ddp.core.settings.faults import LASTING
+from ddp.engine.elche import SeveralFailed
 from ddp.replica.task import Job
 
 
@@ -34,14 +34,14 @@ class RestartBudget:
     """Counts the restarts of all ranks of a run, and decides whether another one is allowed."""
 
     def __init__(self, job: Job) -> None:
-        self._most, self._averages = job.restarts, BACKENDS[job.backend].averages
+        self._most = job.restarts
         self._in_row, self._latest, self._before = 0, "", ""
         self.begun = 0
 
     def allows(self, cause: BaseException, folder: Path) -> bool:
-        """Return whether all ranks start again after an end by `cause`. They do not if several ranks raised in a mode
-        that tolerates losses, as the program is wrong then; nor if a rank raises the same error again, or all ranks
-        end too often, without a new checkpoint in between."""
+        """Return whether all ranks start again after an end by `cause`. They do not if several ranks raised the same error,
+        as the program is wrong then; nor if a rank raises the same error again, or all ranks end too often, without a new
+        checkpoint in between."""
         raised = isinstance(cause, RankFailed)
         if not raised and not isinstance(cause, RankLost):
             return False
@@ -49,7 +49,7 @@ class RestartBudget:
         same = raised and str(cause) == self._before
         if latest > self._latest:
             self._in_row, same = 0, False
-        tired = self._in_row == TRIES or same or (raised and self._averages)
+        tired = self._in_row == TRIES or same or isinstance(cause, SeveralFailed)
         if tired or (self._most is not None and self.begun >= self._most):
             return False
         self._in_row, self._latest, self._before = self._in_row + 1, latest, str(cause)
@@ -89,7 +89,7 @@ def last_checkpoint(broken: CutShort) -> tuple[ResumeSource | None, tuple[str, .
     """Return the run with its last valid checkpoint (None: there is none), and a line for each damaged one."""
     if broken.folder is None:
         return None, ()
-    checkpoint, problems = find(broken.folder / CHECKPOINTS)
+    checkpoint, problems = find_latest(broken.folder)
     torn = tuple(problems)
     if checkpoint is None:
         return None, torn

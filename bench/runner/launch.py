@@ -122,13 +122,13 @@ def launch(
         past: list[Record] = [Launched(launched)]
         if source is not None:
             checkpoint, past = _take_over(source, writer.path, header)
-            job = replace(job, resume=checkpoint)
+            job = replace(job, resume=checkpoint, absent=source.checkpoint.absent(job))
         begin_timeline(writer.path, spec, launched)
         with (
             _private(job) as private,
             (writer.path / LOG).open("w", encoding="utf-8", errors="backslashreplace") as log,
             Journal(writer.path / EVENTS) as journal,
-            ProgressDisplay(spec, console, log, past) as monitor,
+            ProgressDisplay(spec, console, log, past, job.absent) as monitor,
         ):
             if source is None:
                 journal.add(header, launched)

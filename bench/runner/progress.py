@@ -33,8 +33,11 @@ REFRESH_HZ = 4
 class ProgressDisplay:
     """Shows a run on `console` and writes its lines to `log`. A context manager."""
 
-    def __init__(self, spec: RunSpec, console: Console, log: TextIO, before: Iterable[Record] = ()) -> None:
-        """Show the run `spec`. `before`: the records so far: of the launch, and of the run that it resumes."""
+    def __init__(
+        self, spec: RunSpec, console: Console, log: TextIO, before: Iterable[Record] = (), absent: int = 0
+    ) -> None:
+        """Show the run `spec`. `before`: the records so far: of the launch, and of the run that it resumes. `absent`: the
+        number of ranks that are absent at the start."""
         self._run = RunFigures(spec.epochs)
         self._last: EpochFigures | None = None
         for record in before:
@@ -43,7 +46,7 @@ class ProgressDisplay:
         self._spec, self._console, self._log = spec, console, log
         self._above = console.above if isinstance(console, PipeSafeConsole) else None
         self._detail = verbosity()
-        self._ready: set[int] = set()
+        self._ready, self._first = set[int](), spec.world_size - absent
         self._failed: dict[int, Failed] = {}
         self._traced: set[str] = set()
         """Tracebacks already written to the log."""
@@ -132,7 +135,7 @@ class ProgressDisplay:
         match record:
             case Ready():
                 self._ready.add(record.rank)
-                if len(self._ready) == spec.world_size - (spec.config.get("cluster") or {}).get("absent", 0):
+                if len(self._ready) == self._first:
                     self.log(ready_line(spec, run), brief=True)
             case Failed():
                 self._failed.setdefault(record.rank, record)

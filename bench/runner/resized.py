@@ -36,13 +36,13 @@ def resizes(settings: Mapping[str, Any], saved: Mapping[str, Any]) -> bool:
 
 def sized(settings: Mapping[str, Any], command: Config, own: Config) -> Config:
     """Return the configuration `own` of a run, changed to the number of ranks in `command`. In modes that synchronize
-    every step the global batch stays the same, unless the command sets another; in other modes each rank keeps its
-    batch. Raise ValueError if the global batch cannot be divided."""
+    every step, and for a number of steps, the global batch stays the same, unless the command sets another; otherwise
+    each rank keeps its batch. Raise ValueError if the global batch cannot be divided."""
     train, cluster = own.train, own.cluster
     if "train.batch_size" in settings or "train.global_batch_size" in settings:
         each, together = command.train.batch_size, command.train.global_batch_size
         train = replace(train, batch_size=each, global_batch_size=together)
-    elif meets_every_step(own.mode.policy) and train.batch_size is not None:
+    elif (meets_every_step(own.mode.policy) or train.steps is not None) and train.batch_size is not None:
         assert own.world_size is not None
         assert command.world_size is not None
         whole = train.batch_size * own.world_size

@@ -20,10 +20,11 @@ from bench.config.config import Choice, ClusterConfig, Config, DataConfig, Model
 from bench.config.plan import RunPlan
 from bench.config.user_parts import changed, named_by
 from bench.results.lease import now, run_out
-from bench.results.runfolder import CHECKPOINTS, CONFIG, EVENTS, FAILED, read_object, status, there, writer
+from bench.results.runfolder import CONFIG, EVENTS, FAILED, read_object, status, there, writer
+from bench.runner.latest_checkpoint import find_latest
 from bench.runner.resized import SIZED_KEYS, lineage, resizes, sized
 from ddp.backends import BACKENDS
-from ddp.checkpoint.checkpoint import Checkpoint, find
+from ddp.checkpoint.checkpoint import Checkpoint
 from ddp.core.policies import DEFAULT
 from ddp.core.settings.averaging import Averaging
 from ddp.core.settings.checkpoints import Checkpointing
@@ -46,7 +47,7 @@ class ResumeSource:
     config: dict[str, Any]
     checkpoint: Checkpoint
     notes: tuple[str, ...] = ()
-    """Lines on damaged checkpoints that were skipped."""
+    """Lines on checkpoints that were skipped, as they are damaged or not in the records."""
     because: str = ""
     """What ended the run, if the command resumes it automatically."""
 
@@ -85,7 +86,7 @@ def locate(path: Path, since: float = 0.0, job: str | None = None) -> ResumeSour
         raise NoRun(f"resume={path}: no such run folder; give one, such as runs/<model>/<mode>/<run_id>")
     checkpoints, problems = [], []
     for folder in folders:
-        checkpoint, torn = find(folder / CHECKPOINTS)
+        checkpoint, torn = find_latest(folder)
         problems += torn
         if checkpoint is not None:
             checkpoints.append((folder, checkpoint))

@@ -15,6 +15,7 @@ import hashlib
 import os
 import re
 import shutil
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,12 +26,12 @@ import torch
 
 from ddp import regular_files
 from ddp.backends import world_of
-from ddp.checkpoint.identity import Origin, RunIdentity, origin
+from ddp.checkpoint.identity import Origin, RunIdentity, origin, other_epochs
 from ddp.checkpoint.validity import contradiction, revived
 from ddp.core.messages.commands import CoordinatorCheckpoint, Publish
 from ddp.process.resource_errors import of_file
 from ddp.replica.memory.plain import plain
-from ddp.replica.task import Job
+from ddp.replica.task import Job, epoch_samples
 
 VERSION = 6
 """Version of the format. Version 5 had no sha256 of the manifest."""
@@ -91,6 +92,11 @@ class Checkpoint:
     def is_own(self, rank: int) -> bool:
         """Return whether `rank` resumes from its own part."""
         return rank in self.manifest.members
+
+    def absent(self, job: Job) -> int:
+        """Return how many of the last ranks are absent when `job` resumes: none of those that had joined."""
+        size = self.manifest.identity.world_size
+        return min(job.absent, size - 1 - self.manifest.members[-1]) if job.world_size == size else job.absent
 
 
 def rank_file(rank: int) -> str:
@@ -166,12 +172,17 @@ def _named(folder: Path, pattern: str) -> list[Path]:
     return [path for path in folder.glob("*") if re.fullmatch(pattern, path.name, re.ASCII) and path.is_dir()]
 
 
-def find(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """Return the latest valid checkpoint in `folder` (None: there is none), and one line for each invalid one."""
+def find(
+    folder: Path, check: Callable[[Checkpoint], None] = lambda checkpoint: None
+) -> tuple[Checkpoint | None, list[str]]:
+    """Return the latest valid checkpoint in `folder` (None: there is none), and one line for each invalid one. `check`
+    raises InvalidCheckpoint for those that cannot be used."""
     problems: list[str] = []
     for path in _places(folder):
         try:
-            return read(path), problems
+            checkpoint = read(path)
+            check(checkpoint)
+            return checkpoint, problems
         except InvalidCheckpoint as error:
             problems.append(str(error))
     return None, problems
@@ -256,6 +267,9 @@ def resume(job: Job, rank: int | None = None) -> Checkpoint | None:
     if difference := RunIdentity.of(job).difference(before):
         raise ValueError(f"{job.resume}: {difference}; go on with what it was begun with, or begin anew")
     saved = checkpoint.coordinator
+    length = epoch_samples(job)
+    if length is not None and (difference := other_epochs(saved.epoch_samples, length, before, job)):
+        raise InvalidCheckpoint(f"{job.resume}: {difference}")
     if before.world_size != job.world_size:  # the policy's state is about other ranks
         ledgers = tuple(ledger.among(job.world_size) for ledger in saved.ledgers)
         saved = replace(saved, policy_state=None, plan=None, ledgers=ledgers)

@@ -67,6 +67,16 @@ def may_resize(before: int, now: int) -> bool:
     return min(before, now) > 1
 
 
+def other_epochs(before: int, now: int, saved: RunIdentity, job: Job, drop_last: bool = False) -> str:
+    """Describe the difference between the samples of an epoch at the checkpoint and `now`; empty: none."""
+    if before == now:
+        return ""
+    together = saved.batch_size * saved.world_size
+    counted = (drop_last or job.steps is not None) and job.batch_size * job.world_size != together
+    remedy = f"; keep batch_size x world_size at {together}" if counted else ""
+    return f"the checkpoint is of {before} training samples, there are {now} now{remedy}"
+
+
 def _as_read(*parts: Any) -> dict[str, Any]:
     """Return the fields of all parts as they are read from a file, with lists instead of tuples."""
     return {

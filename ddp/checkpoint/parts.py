@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ddp import regular_files
 from ddp.checkpoint import checkpoint
 from ddp.checkpoint.checkpoint import LARGEST_PART, File, InvalidCheckpoint
-from ddp.checkpoint.identity import Origin, origin
+from ddp.checkpoint.identity import Origin, origin, other_epochs
 from ddp.checkpoint.same_data import SameData
 from ddp.checkpoint.validity import MOST
 from ddp.core.messages.commands import Save
@@ -34,7 +34,12 @@ LACKS = "a callback had set a schedule, which no checkpoint holds: rates go by t
 COUNTERS = ("begun", "steps", "version")
 """A rank's counters: last epoch begun, steps, averages received."""
 
-CALLED = {"others": "random numbers", "loss_scale": "factor of the loss"}
+CALLED = {
+    "others": "random numbers",
+    "loss_scale": "factor of the loss",
+    "frozen": "frozen parameters",
+    "in_eval": "modules in eval mode",
+}
 """Names of entries of a rank's part in messages."""
 
 Recut = Callable[[Sequence[dict[str, Any]]], dict[str, Any]]
@@ -54,9 +59,9 @@ class RankParts:
         if self._source is not None:
             part = load(self._source.path / checkpoint.MODEL, self._source.origin(None))
             copy_into("parameters and buffers", replica.state.tensors, part.get("tensors"))
-            before, samples = self._source.coordinator.epoch_samples, replica.samples
-            if before != samples:
-                raise InvalidCheckpoint(f"the checkpoint is of {before} training samples, there are {samples} now")
+            before, identity = self._source.coordinator.epoch_samples, self._source.manifest.identity
+            if difference := other_epochs(before, replica.samples, identity, job, replica.task.drop_last):
+                raise InvalidCheckpoint(difference)
             replica.add_note(self._data.check(part.get("data")))
         self.lasting: Lasting = ()
         """Digests of the last saved or restored part, by name."""
@@ -96,7 +101,7 @@ class RankParts:
         """Return the other entries of a rank's part, and note their digests."""
         replica = self._replica
         rest = {"rates": replica.rates.capture(), "others": others(), **dict(zip(COUNTERS, counters, strict=True))}
-        rest |= replica.passes.capture()
+        rest |= replica.passes.capture() | _switches(replica.model)
         self.lasting = tuple((CALLED.get(name, name), _digest(rest[name])) for name in sorted(rest))
         return rest
 
@@ -126,6 +131,7 @@ class RankParts:
                 set_others(part["others"])
             replica.passes.restore(part)
             replica.add_note(_set_extra_state(replica.model, part.get("extra", {}), path))
+            _set_switches(replica.model, part)
             if replica.rates.restore(part["rates"]):
                 replica.add_note(LACKS)
             begun, steps, version = counters = tuple(part[name] for name in COUNTERS)
@@ -157,6 +163,24 @@ def load(path: Path, of: Origin) -> dict[str, Any]:
             f"{path}: {_described(part.get('of'))} lies where {_described(of)} belongs; put it back, or begin anew"
         )
     return part
+
+
+def _switches(model: nn.Module) -> dict[str, list[str]]:
+    """Return the names of the parameters that are frozen, and of the modules in eval mode."""
+    frozen = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
+    return {"frozen": frozen, "in_eval": [name for name, module in model.named_modules() if not module.training]}
+
+
+def _set_switches(model: nn.Module, part: dict[str, Any]) -> None:
+    """Freeze and set to eval mode what was so when `part` was saved, and nothing else. Earlier versions did not save it."""
+    if "frozen" not in part:
+        return
+    frozen, in_eval = set(part["frozen"]), set(part["in_eval"])
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad == (name in frozen):
+            parameter.requires_grad_(name not in frozen)
+    for name, module in model.named_modules():
+        module.training = name not in in_eval
 
 
 def _digest(value: Any) -> str:

@@ -5,7 +5,7 @@ With one rank there is no coordinator and no channel: it is the solo engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import cast
@@ -30,6 +30,10 @@ from ddp.process.cores import cores
 from ddp.replica.task import Job
 
 TICK_S = 0.5
+
+
+class SeveralFailed(RankFailed):
+    """Several ranks raised the same error before they averaged again: the program is wrong."""
 
 
 def run(job: Job, emit: Emit) -> None:
@@ -114,7 +118,8 @@ def coordinate(
                     continue
                 emit(command, now())
                 if isinstance(command, Abort):
-                    _raise(command, _cause(event, failures))
+                    raised = {entry.origin for entry in coordinator.cohort.raised}
+                    _raise(command, _cause(event, failures), raised)
                 elif isinstance(command, Restart):
                     anew[command.rank] = command.life
                 else:
@@ -144,7 +149,9 @@ def _cause(event: Event, failures: Sequence[Failed]) -> Failed | None:
     )
 
 
-def _raise(abort: Abort, failure: Failed | None) -> None:
+def _raise(abort: Abort, failure: Failed | None, raised: Container[str]) -> None:
+    """Raise the exception of an order to abort. `raised`: origins of the errors that other ranks raised since the last
+    average."""
     if abort.status == "diverged":
         raise Diverged(f"{abort.reason}; lower the learning rate")
     if failure is None:
@@ -155,4 +162,5 @@ def _raise(abort: Abort, failure: Failed | None) -> None:
         raise checkpoint.InvalidCheckpoint(failure.error)
     if failure.kind == "explained":
         raise OutOfResources(f"rank {failure.rank} failed: {failure.error}")
-    raise RankFailed(failure.rank, failure.error, failure.traceback)
+    kind = SeveralFailed if failure.origin in raised else RankFailed
+    raise kind(failure.rank, failure.error, failure.traceback)

@@ -80,7 +80,9 @@ class _Engine:
         """Events from the replicas' threads, until this thread emits them."""
         task = job.task()
         shared = replace(job, task=lambda: task)  # data is read once for all
-        self._loops = self._in_turn.run([partial(self._loop, shared, rank) for rank in range(job.world_size)])
+        self._loops = self._in_turn.run(
+            [partial(loop_of, shared, rank, self._events.append, Accumulating) for rank in range(job.world_size)]
+        )
         self._replicas = [cast(Accumulating, loop.replica) for loop in self._loops]
         states = [replica.state for replica in self._replicas]
         single = job.policy.every_step and job.step.accumulate == 1  # otherwise gradients are put aside between passes
@@ -88,6 +90,8 @@ class _Engine:
         self._turns = SerializedRng([loop.device for loop in self._loops])
         for replica, gradients in zip(self._replicas, exchange.gradients, strict=True):
             replica.gradients, replica.turns = gradients, self._turns
+        # After the exchange is made: what is restored as frozen takes no hooks.
+        self._in_turn.run([loop.restore for loop in self._loops])
         self._samples = self._replicas[0].samples
         self._merged: list[list[Span]] = [[] for _ in self._loops]
         self._seq = 0
@@ -104,11 +108,6 @@ class _Engine:
         self._seen, self._saves = saved.samples, saved.saves
         self._windows = self._schedule(saved)
         self._saved = self._mark()
-
-    def _loop(self, job: Job, rank: int) -> TrainingLoop:
-        loop = loop_of(job, rank, self._events.append, Accumulating)
-        loop.restore()
-        return loop
 
     def _schedule(self, saved: CoordinatorCheckpoint) -> Windows:
         job = self._job

@@ -40,7 +40,7 @@ def recut(sharded: ShardedStep, states: Sequence[StateDict]) -> StateDict:
                 mine[index] = entry
         groups.append({**settings, "params": list(range(number, number + len(own)))})
         number += len(own)
-    return {"state": mine, "param_groups": groups}
+    return {**states[0], "state": mine, "param_groups": groups}
 
 
 def _stretches(sharded: ShardedStep, world_size: int, rank: int) -> dict[nn.Parameter, tuple[int, int]]:

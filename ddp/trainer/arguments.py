@@ -14,6 +14,7 @@ import torch
 from ddp import settings as checks
 from ddp.backends import check_link_faults, check_sharing, paired_backends
 from ddp.checkpoint import checkpoint
+from ddp.checkpoint.identity import other_epochs
 from ddp.checkpoint.parts import load as load_part
 from ddp.checkpoint.same_data import SameData
 from ddp.core.policies import DEFAULT, POLICIES
@@ -146,7 +147,12 @@ def check_data(job: Job, parts: Parts) -> None:
     cut = whole_batches(task.drop_last, job)
     visits = EpochOrder(job.seed, len(source), task.sampler, cut, length=epoch_samples(job))
     data = SameData((source, visits, task.augment), (evaluated, EpochOrder(0, len(evaluated), shuffle=False), None))
-    if last is not None and data.lasting and last.coordinator.epoch_samples == len(visits):
+    if last is None:
+        return
+    before, identity = last.coordinator.epoch_samples, last.manifest.identity
+    if difference := other_epochs(before, len(visits), identity, job, task.drop_last):
+        raise ValueError(f"{job.resume}: {difference}")
+    if data.lasting:
         data.check(load_part(last.path / checkpoint.MODEL, last.origin(None)).get("data"))
 
 

@@ -78,6 +78,18 @@ def test_other_data_of_the_same_length_are_refused(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("length", [{"drop_last": True}, {"steps": 30}])
+def test_an_epoch_of_whole_batches_needs_the_same_ones_of_another_number_of_ranks(
+    make: Make, tmp_path: Path, length: dict[str, Any]
+) -> None:
+    """All ranks were started, and nothing said what to do."""
+    same: dict[str, Any] = {"policy": "cadence", "backend": "nccl", "epochs": 3, **length}
+    make(**same, batch_size=10, world_size=3, checkpoint_folder=tmp_path).run().join()
+    with pytest.raises(ValueError, match="now; keep batch_size x world_size at 30"):
+        make(**same, batch_size=10, resume=tmp_path)
+    make(**same, batch_size=15, resume=tmp_path).run().join()
+
+
 @pytest.mark.parametrize("world_size", WORLDS)
 @pytest.mark.parametrize(
     ("begun", "again"),

@@ -119,6 +119,21 @@ def test_every_synchronous_engine_takes_both(play: Play, tmp_path: Path, kind: s
         assert play("sync", kind, partial(task_of, listed), **again).digests == one.digests
 
 
+@pytest.mark.parametrize("kind", ["zero1", *slow("zero2", "zero3")])
+def test_shards_of_both_are_cut_for_another_number_of_ranks(play: Play, tmp_path: Path, kind: str) -> None:
+    """Their state was refused as that of another optimizer."""
+    digests = set()
+    for factory in (groups, listed):
+        saved: dict[str, Any] = {
+            "checkpoints": Checkpointing(1, spacing_s=0.0),
+            "checkpoint_folder": tmp_path / factory.__name__,
+        }
+        play("sync", kind, partial(task_of, factory), world_size=3, **saved)
+        again = {"world_size": 2, "batch_size": 12, "resume": saved["checkpoint_folder"] / "000000"}
+        digests |= play("sync", kind, partial(task_of, factory), **again).digests
+    assert len(digests) == 1
+
+
 @pytest.mark.parametrize(
     ("kind", "factory", "said"),
     [

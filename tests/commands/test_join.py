@@ -23,7 +23,7 @@ from ddp.core.messages.join_events import Joined, Offered
 from ddp.core.messages.run_bounds import RunHeader
 from ddp.process.codec import encode
 from tests.bench.streams import make_metrics, make_records, make_spec
-from tests.commands.killed_runs import QUIET, command, in_model
+from tests.commands.killed_runs import QUIET, command, in_model, written
 from tests.warm import PICTURES, Warm, wait_for
 
 WORDS = ("model=mlp", "data.name=digits", "train.batch_size=64", *QUIET)
@@ -61,6 +61,27 @@ def test_a_rank_joins_a_run_that_is_going_on(warm: Warm, tmp_path: Path) -> None
     )
     code, _, err = command(warm, tmp_path, "join", "runs")
     assert (code, err) == (2, "bench: runs: name one run that is going on; none is\n")
+
+
+@pytest.mark.slow
+def test_a_rank_that_joined_is_there_when_the_run_is_resumed(warm: Warm, tmp_path: Path) -> None:
+    """The rest was trained without it, and the result said that it never came."""
+    slow = ("mode=nccl_sync", "world_size=3", "cluster.absent=1", "cluster.speeds=[0.05,0.05,0.05]", "train.epochs=12")
+    process = warm.start(tmp_path, "-m", "bench", *WORDS, *slow, "checkpoint.spacing_s=0", env={PICTURES: "none"})
+    try:
+        assert wait_for(lambda: list(tmp_path.glob("runs/*/*/.tmp-*/events.jsonl")), process)
+        assert command(warm, tmp_path, "join", "runs")[1].startswith("rank 2 has joined, ")
+        before = max(int(place.name) for place in written(tmp_path, 0)) if written(tmp_path, 0) else 0
+        (found, *_) = wait_for(lambda: written(tmp_path, before + 2), process)
+    finally:
+        process.kill_all()
+    code, out, err = command(warm, tmp_path, f"resume={found.parents[1]}", *QUIET)
+    assert (code, err) == (0, "")
+    assert "3 ranks on cpu" in out
+    (run,), _ = find_runs(tmp_path / "runs")
+    assert (run.metrics.late, run.metrics.absent) == ([2], [])
+    code, out, _ = command(warm, tmp_path, "validate", str(run.path))
+    assert "FAIL" not in out, "of the batches before it joined"
 
 
 def test_what_came_of_an_offer_is_read_from_the_records() -> None:

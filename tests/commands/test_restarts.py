@@ -25,6 +25,7 @@ from ddp.core.errors import Diverged, RankFailed, RankLost
 from ddp.core.messages.run_bounds import Attempt
 from ddp.core.policies import POLICIES
 from ddp.core.settings.faults import Fault, parse
+from ddp.engine.elche import SeveralFailed
 from ddp.replica.task import Job
 from tests.commands.killed_runs import SMALL, command, in_model, killed, written
 from tests.runtime import toy
@@ -36,8 +37,8 @@ KEPT = ("checkpoint.every=7", "checkpoint.unit=averages", "train.epochs=8", "wor
 
 
 def test_all_ranks_begin_again_as_often_as_they_may_and_not_for_the_same_error(tmp_path: Path) -> None:
-    def attempts(most: int | None, backend: str = "zero1") -> RestartBudget:
-        return RestartBudget(cast(Any, SimpleNamespace(restarts=most, backend=backend)))
+    def attempts(most: int | None) -> RestartBudget:
+        return RestartBudget(cast(Any, SimpleNamespace(restarts=most)))
 
     def saved(index: int) -> None:
         (tmp_path / "checkpoints" / f"{index:06}").mkdir(parents=True)
@@ -55,8 +56,7 @@ def test_all_ranks_begin_again_as_often_as_they_may_and_not_for_the_same_error(t
     assert not twice.allows(lost, tmp_path)
     wrong = attempts(None)
     assert [wrong.allows(RankFailed(0, "ValueError: no", "..."), tmp_path) for _ in range(2)] == [True, False]
-    assert not attempts(None, "nccl").allows(RankFailed(0, "ValueError: no", "..."), tmp_path), "several raised"
-    assert attempts(None, "nccl").allows(lost, tmp_path), "all were lost"
+    assert not attempts(None).allows(SeveralFailed(0, "ValueError: no", "..."), tmp_path)
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from bench.command import cli
-from bench.config.config import Choice, ClusterConfig, Config, ModelConfig
+from bench.config.config import Choice, ClusterConfig, Config, ModelConfig, TrainConfig
 from bench.results.chain import unlinked
 from bench.results.writer import RunWriter
 from bench.runner.earlier_records import earlier
 from bench.runner.resized import lineage, resizes, sized
-from bench.runner.resume import ResumeSource, agree, locate
+from bench.runner.resume import ResumeSource, TornCheckpoints, agree, locate
 from ddp.checkpoint.checkpoint import find
 from ddp.core.messages.commands import Drop
 from ddp.core.messages.events import Lost, Merged
@@ -48,6 +48,20 @@ def test_a_torn_checkpoint_is_passed_over_for_the_one_before(left):
     for path in earlier_ones:
         (path / "books").write_bytes(b"torn")
     with pytest.raises(ValueError, match=r"model.pt: torn.*run it anew"):
+        locate(left)
+
+
+def test_a_checkpoint_that_the_records_do_not_tell_of_is_passed_over(left):
+    """Records cut before it made the run one to begin anew, though an older checkpoint would do."""
+    last, records = locate(left).checkpoint.manifest.index, left / "events.jsonl"
+    lines = records.read_text().splitlines(keepends=True)
+    saved = next(n for n, line in enumerate(lines) if '"Saved"' in line and f'"index":{last},' in line)
+    records.write_text("".join(lines[:saved]) + lines[saved][:20])
+    source, told = locate(left), f"{records}: does not tell of checkpoint {last}"
+    assert (source.checkpoint.manifest.index, source.notes) == (last - 1, (told,))
+    assert decode(earlier(source, 1.0)[-1]).samples == source.checkpoint.coordinator.samples
+    records.write_text(lines[0])
+    with pytest.raises(TornCheckpoints, match=f"{told}; run it anew"):
         locate(left)
 
 
@@ -238,6 +252,14 @@ def test_speeds_that_are_alike_are_those_of_any_number_of_ranks(speeds, now, wan
     own = Config(ModelConfig("mlp"), Choice("elche"), {"name": "cadence"}, Choice("nccl"), world_size=3)
     own = replace(own, cluster=ClusterConfig(speeds=speeds))
     assert sized({"world_size": now}, replace(own, world_size=now), own).cluster.speeds == wanted
+
+
+@pytest.mark.parametrize(("steps", "wanted"), [(None, 16), (1200, 24)])
+def test_steps_are_as_large_as_before(steps, wanted):
+    """An epoch had other samples than at the checkpoint."""
+    own = Config(ModelConfig("mlp"), Choice("elche"), {"name": "cadence"}, Choice("nccl"), world_size=3)
+    own = replace(own, train=TrainConfig(batch_size=16, steps=steps))
+    assert sized({"world_size": 2}, replace(own, world_size=2), own).train.batch_size == wanted
 
 
 @pytest.mark.parametrize(("before", "now"), [(1, 2), (3, 1)])

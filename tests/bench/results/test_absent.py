@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -224,7 +223,7 @@ def test_the_timeline_shows_when_a_rank_was_absent() -> None:
 def test_a_person_is_told_who_has_joined_and_who_is_back() -> None:
     records, _ = played(1, offers=(10.0,), deaths=((30.5, 1),))
     out = io.StringIO()
-    with ProgressDisplay(replace(SPEC, config={"cluster": {"absent": 1}}), Console(file=out), out) as display:
+    with ProgressDisplay(SPEC, Console(file=out), out, absent=1) as display:
         for record in records:
             display.update(record)
     said = out.getvalue()

@@ -88,6 +88,12 @@ def test_parts_that_cannot_be_gone_on_with_are_one_line(job: Job, name: str, con
     assert read(at(job)), "it is still there"
 
 
+def test_parts_of_earlier_versions_do_not_say_what_is_frozen(job: Job) -> None:
+    for name in ("rank-0.pt", "rank-1.pt"):
+        put(job, name, with_key(name, "frozen", KeyError)(job))
+    run(job)
+
+
 def swap(job: Job, one: Path, other: Path) -> None:
     """Exchange two files of checkpoints, and sign the first one's place anew."""
     content = one.read_bytes()
@@ -134,6 +140,13 @@ def test_other_data_than_before_are_refused_between_two_epochs_too(job: Job) -> 
     change(job, at_an_epochs_end)
     with pytest.raises(InvalidCheckpoint, match="of 203 training samples, there are 150 now"):
         run(replace(job, task=partial(toy.task, samples=150)))
+
+
+@pytest.mark.parametrize(("members", "ranks", "absent"), [((0, 1), 2, 0), ((0,), 2, 1), ((0, 1), 3, 1)])
+def test_ranks_that_had_joined_are_not_absent(job: Job, members: tuple[int, ...], ranks: int, absent: int) -> None:
+    checkpoint = read(at(job))
+    checkpoint = replace(checkpoint, manifest=replace(checkpoint.manifest, members=members))
+    assert checkpoint.absent(replace(job, world_size=ranks, absent=1)) == absent
 
 
 def test_every_part_is_as_it_was_written(job: Job) -> None:

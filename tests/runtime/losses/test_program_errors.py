@@ -17,6 +17,7 @@ from ddp.core.messages.commands import Drop
 from ddp.core.messages.events import Failed, Finished
 from ddp.core.policies import POLICIES
 from ddp.core.settings.faults import Fault
+from ddp.engine.elche import SeveralFailed
 from ddp.process.error_origin import origin
 from ddp.replica.handle import WorkerHandle
 from ddp.replica.task import Task, Tensors
@@ -78,7 +79,7 @@ def options(policy: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("policy", "backend"), CELLS)
 def test_the_same_error_on_two_of_three_ranks_ends_the_run(play: Play, policy: str, backend: str) -> None:
-    with pytest.raises(RankFailed, match=r"ValueError: rank [01] cannot read \d+ samples") as caught:
+    with pytest.raises(SeveralFailed, match=r"ValueError: rank [01] cannot read \d+ samples") as caught:
         play(policy, backend, two, world_size=3, options=options(policy), tolerate_loss=True)
     assert caught.value.traceback.count("Traceback") == 1
     assert "in loss" in caught.value.traceback
@@ -90,6 +91,14 @@ def test_so_does_that_of_everybody(play: Play, world_size: int) -> None:
     with pytest.raises(RankFailed, match=r"ValueError: rank [01] cannot read 8 samples") as caught:
         play("cadence", "cpu", everybody, world_size=world_size, options=WHOLE, tolerate_loss=True)
     assert "in loss" in caught.value.traceback
+    assert isinstance(caught.value, SeveralFailed) == (world_size > 1)
+
+
+def test_the_last_rank_alone_is_not_several(play: Play) -> None:
+    """All ranks would not begin again."""
+    with pytest.raises(RankFailed) as caught:
+        play("cadence", "cpu", apart, world_size=2, options=WHOLE, tolerate_loss=True)
+    assert not isinstance(caught.value, SeveralFailed)
 
 
 @pytest.mark.parametrize("policy", ["sync", "cadence"])
