@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Protocol
@@ -138,22 +138,23 @@ def _error(abort: Abort) -> EngineError:
     )
 
 
-def costs_of(job: Job, replica: Replica) -> Costs:
-    """Return the costs: of steps by `job.virtual` and `job.speeds`, of collectives and messages by `job.links`."""
-    size, given = job.world_size, job.virtual
-    speeds = job.speeds or (1.0,) * size
+def step_times(job: Job) -> Callable[[int, int], float]:
+    """Return a function of a rank and a number of its steps, whose value is the seconds of that step."""
+    given, speeds = job.virtual, job.speeds or (1.0,) * job.world_size
     series: list[list[float]] = []
-    for rank in range(size if given.steps != CONSTANT else 0):
+    for rank in range(job.world_size if given.steps != CONSTANT else 0):
         dice = np.random.default_rng((job.seed, rank))
         series.append(distribution(given.steps, "virtual.steps").draw(DRAWN, dice).tolist())
+    return lambda rank, done: given.step_s / speeds[rank] * (series[rank][done % DRAWN] if series else 1.0)
 
-    def step_s(rank: int, done: int) -> float:
-        return given.step_s / speeds[rank] * (series[rank][done % DRAWN] if series else 1.0)
 
-    evaluated = EVALUATED * given.step_s / job.batch_size * len(replica.data[1][0]) / size
+def costs_of(job: Job, replica: Replica) -> Costs:
+    """Return the costs: of steps by `job.virtual` and `job.speeds`, of collectives and messages by `job.links`."""
+    size, speeds = job.world_size, job.speeds or (1.0,) * job.world_size
+    evaluated = EVALUATED * job.virtual.step_s / job.batch_size * len(replica.data[1][0]) / size
     sent, count = _sent(job, replica.state)
     return Costs(
-        step_s,
+        step_times(job),
         by_samples=True,
         latency_s=LATENCY_S,
         wire_s=WIRE_S,

@@ -24,7 +24,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where a finished run of job 41 lies, and what job 42 left when it trained it again."""
     monkeypatch.setattr(resume, "status", lambda folder: "ok" if folder.name == "w2-s0-abc" else None)
     checkpoint = SimpleNamespace(coordinator=SimpleNamespace(samples=5))
-    monkeypatch.setattr(resume, "find", lambda folder: (checkpoint, []))
+    monkeypatch.setattr(resume, "find_latest", lambda folder: (checkpoint, []))
     folder(tmp_path / "w2-s0-abc", "41")
     folder(tmp_path / f".tmp-w2-s0-abc-{STRANGER}", "42")
     return tmp_path / "w2-s0-abc"

@@ -24,8 +24,8 @@ def series(rank: int, steps: str = "lognormal:0.5", seed: int = SEED) -> list[fl
     """Return the seconds of full steps that the engine gives a rank."""
     about = {"world_size": 2, "speeds": (1.0, 0.5), "seed": seed, "batch_size": BATCH, "links": None}
     job: Any = SimpleNamespace(**about, virtual=SimpleNamespace(step_s=STEP_S, steps=steps))
-    costs = engine.costs_of(job, SimpleNamespace(bytes=8, tested=10))
-    return [costs.step_s(rank, number) for number in range(len(SIZES))]
+    step_s = engine.step_times(job)
+    return [step_s(rank, number) for number in range(len(SIZES))]
 
 
 def said(full_s: list[list[float]], sizes: tuple[int, ...] = SIZES, trained: int = sum(SIZES), **more: Any) -> str:
