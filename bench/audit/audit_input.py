@@ -10,7 +10,7 @@ from functools import partial
 from itertools import repeat
 from pathlib import Path
 
-from bench.audit.documented.schedule_places import Turn, misplaced, out_of_turn, places, turns
+from bench.audit.documented.schedule_places import Place, Turn, misplaced, out_of_turn, places, turns
 from bench.config.plan import LaunchPlan
 from bench.results.schema import SCHEMA_VERSION, Metrics
 from ddp.backends import is_torch_native
@@ -37,7 +37,7 @@ class StepReport:
     """Learning rate of the last batch."""
     scalars: tuple[tuple[str, float | None, int], ...] = ()
     """(Name, sum, number of calls or of samples) of what the batches recorded."""
-    seen: float | None = None
+    seen: Place | None = None
     """Samples that all ranks had seen before the last batch, by the rank's orders; None: not known."""
     resumes: int = 0
     """Number of resumptions before this report."""

@@ -7,11 +7,12 @@ A kept step has a report of its own. So losses, rates and samples in the record 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from math import isclose
 from typing import Any
 
 from bench.audit.audit_input import AuditOrder, StepReport
-from bench.audit.documented.schedule_places import step_of
+from bench.audit.documented.schedule_places import Place, step_of
 from bench.audit.kept_files import KeptStep
 from bench.audit.repeated.repeated_step import Bench
 from bench.base.grouping import grouped
@@ -20,8 +21,8 @@ from bench.results.audit_file import AuditItem
 NEAR = 1e-6
 """Relative tolerance: a loss is summed in double precision, sums of several in another order."""
 LEAST, PLACES = 2, 64
-"""Least number of reports to see a constant rate; and points per epoch at which the schedule is tested for being
-constant."""
+"""Least number of reports to see a constant rate; and points per epoch, or per range, at which the schedule is
+computed."""
 SAME = 1e-9
 """Relative tolerance: a rate is computed in the same way from the same number."""
 
@@ -69,18 +70,38 @@ def rates(order: AuditOrder, bench: Bench) -> Iterator[AuditItem]:
     count = 0
     if order.misplaced:
         yield AuditItem(what="rate", outcome="different", line=order.misplaced)
-    for report in order.reports if order.planned and not order.resumed and bench.task.epoch_callback is None else ():
+    for report in order.reports if bench.task.epoch_callback is None else ():
         if report.seen is None:
             continue
-        wanted = bench.rates(report.seen)[0]
-        if not isclose(report.lr, wanted, rel_tol=SAME, abs_tol=SAME * SAME):
-            line = f"a learning rate of {report.lr:.6g} was reported after {report.seen:g} samples, {wanted:.6g} is due"
+        if apart := _off_schedule(report.lr, report.seen, bench):
             place: dict[str, Any] = {"rank": report.rank, "epoch": report.epoch, "step": report.last - 1}
-            yield AuditItem(what="rate", outcome="different", line=line, **place)
+            yield AuditItem(what="rate", outcome="different", line=apart, **place)
             return
         count += 1
     if count:
         yield AuditItem(what="rate", outcome="equal", line=f"{count} learning rates are the schedule's")
+
+
+def _off_schedule(rate: float, seen: Place, bench: Bench) -> str:
+    """Say how a rate differs from those of the schedule between two places; empty: it does not. Of a range that does
+    not hold it, points in between are computed, and it is widened by the largest step between two of them."""
+    low, high = seen
+    due = [bench.rates(place)[0] for place in seen]
+    if _within(rate, due):
+        return ""
+    due = [bench.rates(low + (high - low) * part / PLACES)[0] for part in range(PLACES + 1)]
+    step = max(abs(after - before) for before, after in pairwise(due))
+    if _within(rate, [min(due) - step, max(due) + step]):
+        return ""
+    line = f"a learning rate of {rate:.6g} was reported after {low:g} samples, {due[0]:.6g} is due"
+    return f"{line}; after {high:g} samples {due[-1]:.6g} would be" if high > low else line
+
+
+def _within(rate: float, due: Sequence[float]) -> bool:
+    least, most = min(due), max(due)
+    return least <= rate <= most or any(
+        isclose(rate, each, rel_tol=SAME, abs_tol=SAME * SAME) for each in (least, most)
+    )
 
 
 def resumed_rates(order: AuditOrder, bench: Bench) -> Iterator[AuditItem]:
