@@ -11,7 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ddp.core.messages.commands import Pace, Plan, Train
+from ddp.core.messages.commands import Join, Pace, Plan, Train
 from ddp.core.messages.events import Merged, Progress, Resumed
 from ddp.core.samples.spans import measure
 from ddp.process.codec import Record
@@ -101,6 +101,19 @@ def misplaced(records: Sequence[Record]) -> str:
                 )
                 return f"rank {record.rank} was told that {record.seen} samples had been seen, but {limit}"
     return ""
+
+
+def breaks(records: Sequence[Record]) -> Iterator[float]:
+    """Yield the samples seen where the run was resumed, or where ranks that share steps met in another group."""
+    met = False
+    for record in records:
+        if isinstance(record, Resumed):
+            yield record.samples
+        elif isinstance(record, Join):
+            met = met or record.generation > 0
+        elif isinstance(record, Train) and met:  # begins where all of the group are
+            yield record.seen
+            met = False
 
 
 def out_of_turn(records: Sequence[Record]) -> str:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from bench.audit.documented.schedule_places import misplaced, out_of_turn
+from bench.audit.documented.schedule_places import breaks, misplaced, out_of_turn
 from ddp.core.messages.commands import Pace, Train
-from ddp.core.messages.events import Merged
+from ddp.core.messages.events import Merged, Resumed
 from ddp.core.policies import POLICIES
 from ddp.core.settings.faults import Fault
 from ddp.core.settings.world import World
@@ -63,3 +63,10 @@ def test_a_grant_out_of_turn_is_named() -> None:
         replace(records[other], chunk=records[first].chunk),
     )
     assert out_of_turn(records).endswith("of epoch 0, but 0 is next")
+
+
+def test_places_where_the_group_changed_are_known() -> None:
+    records = played("sync", True, (Fault(2, 20, "crash"), Fault(0, 25, "crash")))
+    assert list(breaks(records)) == [400 + 6 * 30, 400 + 11 * 30]
+    assert list(breaks([Resumed(0.0, 0, 1, 400, ""), *records])) == [400, 580, 730]
+    assert list(breaks(played("sync", True, ()))) == []
