@@ -10,7 +10,7 @@ from functools import partial
 from itertools import repeat
 from pathlib import Path
 
-from bench.audit.documented.schedule_places import Place, Turn, misplaced, out_of_turn, places, turns
+from bench.audit.documented.schedule_places import Place, Turn, breaks, misplaced, out_of_turn, places, turns
 from bench.config.plan import LaunchPlan
 from bench.results.schema import SCHEMA_VERSION, Metrics
 from ddp.backends import is_torch_native
@@ -129,6 +129,8 @@ class AuditOrder:
     """Whether something may change a rank's state between two steps: a scripted bit flip, or resharding."""
     one_process: bool = False
     """Whether ranks are threads of one process; then each splits its own part of a step into micro-batches."""
+    breaks: tuple[float, ...] = ()
+    """Samples seen where the run was resumed or its ranks changed, ascending."""
 
     @property
     def numbered(self) -> bool:
@@ -250,4 +252,5 @@ def order_of(
         resets=job.averaging.resets,
         moves=bool(metrics.begun_without) or any(":flip" in fault for fault in metrics.scripted_faults),
         one_process=engine_of(spec.engine).one_process,
+        breaks=tuple(sorted(breaks(records))),
     )

@@ -188,6 +188,19 @@ def misplaced(records: Sequence[Record]) -> str:
     return ""
 
 
+def breaks(records: Sequence[Record]) -> Iterator[float]:
+    """Yield the samples seen where the run was resumed, or where ranks that share steps met in another group."""
+    met = False
+    for record in records:
+        if isinstance(record, Resumed):
+            yield record.samples
+        elif isinstance(record, Join):
+            met = met or record.generation > 0
+        elif isinstance(record, Train) and met:  # begins where all of the group are
+            yield record.seen
+            met = False
+
+
 def out_of_turn(records: Sequence[Record]) -> str:
     """Name the rank whose grant does not follow the last one; empty: none. Only if all ranks share an epoch's order,
     the run went as planned and was not resumed."""

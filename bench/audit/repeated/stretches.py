@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import math
 import time
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -48,6 +50,8 @@ def stretches(order: AuditOrder, bench: Bench, groups: Sequence[Sequence[KeptSte
         pairwise(groups), key=lambda pair: seed_of(order.seed, "stretch", order.run_id, int(pair[0][0].seen))
     )
     for first, then in pairs:
+        if len({bisect_right(order.breaks, group[0].seen) for group in (first, then)}) > 1:
+            continue
         steps = _between(order, bench, first[0].seen, then[0].seen)
         cost = 2 * each * len(steps)
         if len(first[0].row) < len(steps) <= LONGEST and spent + cost <= BUDGET_S:
@@ -70,15 +74,26 @@ def _seconds(bench: Bench, group: Sequence[KeptStep]) -> float:
 
 def _known(order: AuditOrder, bench: Bench, groups: Sequence[Sequence[KeptStep]]) -> bool:
     """Return whether the samples seen before a step determine its batches and its result: the model must not depend on
-    how ranks slice them, or there is one rank."""
-    if not order.planned or order.resumed or order.step.half or not groups:
+    how ranks slice them, or there is one rank. In half precision the slices must be known."""
+    half, changed = order.step.half, order.moves and (order.resumed or not order.planned)
+    if not groups or changed or (half and not _steady(order, groups[0][0])):
         return False
     for group in groups:
-        for step in group[0].row:
-            if _between(order, bench, step.seen, step.seen + step.total) != [_at(bench, step.seen, step.total)]:
+        for number, step in enumerate(group[0].row):
+            at = _at(bench, step.seen, step.total)
+            if _between(order, bench, step.seen, step.seen + step.total) != [at]:
+                return False
+            own = [[span for span in each.row[number].work if span[1] > span[0]] for each in group]
+            if half and [work for work in own if work] != _slices(*at[1:], len(group)):
                 return False
     alone = order.world_size == 1
     return alone or (bool(order.model) and groups[0][0].together and not bench.buffers and not draws(bench))
+
+
+def _steady(order: AuditOrder, step: KeptStep) -> bool:
+    """Return whether many steps in half precision are rounded as the run's. Loss scales (fp16) may differ once one step
+    does; compilers, GPUs and operations for many ranks round otherwise."""
+    return not (order.step.precision != "bf16" or order.step.compile or order.coarse or step.at_once)
 
 
 def _at(bench: Bench, seen: float, total: int) -> tuple[int, int, int]:
@@ -94,6 +109,13 @@ def _between(order: AuditOrder, bench: Bench, seen: float, end: float) -> Steps:
         steps.append(step)
         seen += step[2] - step[1]
     return steps
+
+
+def _slices(start: int, stop: int, ranks: int) -> list[list[tuple[int, int]]]:
+    """Return the parts of a step that ranks train: even ones, the first of which have the odd samples."""
+    each, odd = divmod(stop - start, ranks)
+    ends = [start + each * rank + min(rank, odd) for rank in range(ranks + 1)]
+    return [[span] for span in pairwise(ends) if span[1] > span[0]]
 
 
 def draws(bench: Bench) -> bool:
@@ -119,13 +141,17 @@ def _judged(
         before = whole(every(first, "before"))
         kept = grouped((name, part) for name, part in every(then, "before"))
         shake = CAREFUL * (DEVICE_ROUNDING if order.coarse else shake_of(list(bench.parameters.values())))
-        whole_steps = [(epoch, [[(start, stop)]], epoch * bench.rules.samples + start) for epoch, start, stop in steps]
-        own = redo_all(bench, before, whole_steps)
+        ranks = len(first) if order.step.half else 1  # each rank's part is rounded
+        whole_steps = [
+            (epoch, _slices(start, stop, ranks), epoch * bench.rules.samples + start) for epoch, start, stop in steps
+        ]
+        again = partial(redo_all, bench, before, whole_steps, together=ranks > 1)
+        own = again()
         if identical(kept, own, own.losses):
             return AuditItem(**about, outcome="equal", largest=0.0)
-        shaken = redo_all(bench, before, whole_steps, shake * math.sqrt(len(steps)))
+        shaken = again(shake=shake * math.sqrt(len(steps)))
         apart, largest = states_apart(kept, before, own, shaken, left_out_roundings(order.step))
-        if apart and not order.model and not repeats(bench, lambda: redo_all(bench, before, whole_steps)):
+        if apart and not order.model and not repeats(bench, again):
             raise Incomplete(UNREPEATED)
     except Incomplete as error:
         return AuditItem(**about, outcome="skipped", line=str(error))

@@ -247,11 +247,8 @@ class StepKeeper:
         kept.about["losses"] = [None if loss is None else finite(float(loss.detach())) for loss in kept.losses]
         with suppress(OSError), kept.file:
             # by the value at `begin`: the next step may be each rank's own
-            after = [
-                piece
-                for piece in self._pieces(kept.about["together"])
-                if not (piece.kind == PARAMETERS and "averaged" in kept.about)
-            ]
+            pieces, out = self._pieces(kept.about["together"]), PARAMETERS if "averaged" in kept.about else None
+            after = [piece for piece in pieces if piece.kind != out]
             kept.about["after"] = kept.file.lay(after, self._whole)
             self._files.append(kept.file.close(kept.about))
 
@@ -267,7 +264,8 @@ class StepKeeper:
     def rests(self, what: str, averages: int) -> None:
         """End the row before something that is not a step; note the state, which must not change."""
         self.cut()
-        if not (self._few or (self.windowed and what.startswith(EPOCH))):  # an epoch begins inside such a step
+        inside = self.windowed and what.startswith(EPOCH)  # an epoch begins inside such a step
+        if not inside and (self._whole or not self._few):
             self.watch.rests(what, averages)
 
     def average(self, round: int) -> None:

@@ -11,6 +11,7 @@ import torch
 
 from bench.audit.audit import audit
 from bench.audit.audit_input import MEASURED, SHARDED, AuditOrder, norms_of, reports_of, works_of
+from bench.audit.documented.schedule_places import breaks
 from bench.results.audit_file import AuditReport
 from ddp.backends import is_torch_native
 from ddp.core.messages.events import Evaluated, Finished, Ready
@@ -68,6 +69,7 @@ def ordered(job: Job, records: list[Any], **changes: Any) -> AuditOrder:
         length=epoch_samples(job),
         untouched=not (job.averaging.optimizer_state or job.averaging.resets),
         resets=job.averaging.resets,
+        breaks=tuple(sorted(breaks(records))),
     )
     return replace(order, **changes)
 

@@ -18,6 +18,7 @@ from ddp.replica.task import Job, Task
 from ddp.virtual import engine
 from ddp.virtual.eligibility import unfit
 from ddp.virtual.rows import ReplicaRows
+from ddp.virtual.vectorised import VectorisedRanks
 from tests.bench.audit.audit_breaks import Break, wrapped
 from tests.bench.audit.audited import audited, different
 from tests.runtime import toy
@@ -75,10 +76,19 @@ def rolled(given: Any, self: ReplicaRows, ranks: Any, steps: Any) -> Any:
     return inputs, labels
 
 
+def forgotten(evaluate: Any, self: VectorisedRanks, rank: int, order: Any) -> Any:
+    done = evaluate(rank, order)
+    if rank > 2:
+        for state in self._rows.optimizer.states:
+            state[rank].zero_()
+    return done
+
+
 BREAKS: list[tuple[str, str, Break, str]] = [
     ("cadence", "nccl", wrapped(ReplicaRows, "_step", lost_moments), "exp_avg"),
     ("cadence", "nccl", wrapped(ReplicaRows, "_given", rolled), "rank 3"),
     ("sync", "nccl", wrapped(ReplicaRows, "_given", rolled), "loss of rank 3"),
+    ("async", "cpu", wrapped(VectorisedRanks, "_evaluate", forgotten), "exp_avg changed after the evaluation"),
 ]
 
 

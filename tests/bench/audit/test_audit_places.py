@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from bench.audit.audit_input import StepReport, reports_of
-from bench.audit.documented.schedule_places import misplaced, out_of_turn, places
+from bench.audit.documented.schedule_places import breaks, misplaced, out_of_turn, places
 from bench.audit.reports import rates
 from ddp.core.messages.commands import Pace, Restart, Train
 from ddp.core.messages.events import Lost, Merged, Progress, Resumed
@@ -145,3 +145,10 @@ def test_a_rank_that_is_late_in_half_of_an_async_run_is_named() -> None:
     assert off(records) == []
     assert len(off(half)) == 1
     assert off(half, epoch_callback=print) == []  # which may set rates
+
+
+def test_places_where_the_group_changed_are_known() -> None:
+    records = played("sync", True, (Fault(2, 20, "crash"), Fault(0, 25, "crash")))
+    assert list(breaks(records)) == [400 + 6 * 30, 400 + 11 * 30]
+    assert list(breaks([Resumed(0.0, 0, 1, 400, ""), *records])) == [400, 580, 730]
+    assert list(breaks(played("sync", True, ()))) == []

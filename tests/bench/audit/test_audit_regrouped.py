@@ -13,6 +13,7 @@ from ddp.backends import snapshot
 from ddp.backends.base import GroupBackend
 from ddp.core.messages.join_events import Joined
 from ddp.core.settings.faults import parse
+from ddp.engine.loop import TrainingLoop
 from ddp.engine.rank import RankLoop
 from tests.bench.audit.audit_breaks import ADAM, Break, wrapped
 from tests.bench.audit.audited import audited, different
@@ -74,6 +75,25 @@ def test_what_a_change_of_the_group_changes_is_named(
 ) -> None:
     found = found_broken(monkeypatch, tmp_path, mode, breaks, **LOST)
     assert any(sign in line for line in found), found
+
+
+def forgetful(evaluate: Any, self: Any, *about: Any) -> None:
+    """Halve the momenta of a group of survivors at each evaluation."""
+    evaluate(*about)
+    if self.begun > 1:
+        for state in self.replica.optimizer.state.values():
+            state["exp_avg"].div_(2)
+
+
+def test_what_an_evaluation_changes_after_a_loss_is_named(
+    tmp_path: Path, in_process: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        wrapped(TrainingLoop, "evaluate", forgetful)(patch)
+        job, records = train_together(tmp_path, "nccl_cadence", ADAM, **LOST | {"restarts": 0})
+    found = different(audited(job, records, planned=False))
+    assert any("exp_avg changed after the evaluation" in line for line in found), found
+    assert different(audited(job, records, planned=False, untouched=False)) == []
 
 
 @pytest.mark.usefixtures("in_process")

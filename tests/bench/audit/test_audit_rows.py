@@ -17,6 +17,8 @@ from bench.audit.kept_files import read
 from bench.audit.repeated import stretches
 from bench.results.audit_file import AuditReport
 from ddp.core.messages.events import Finished
+from ddp.core.settings.faults import parse
+from ddp.core.settings.steps import StepSettings
 from ddp.replica.evidence import step_draws
 from ddp.replica.replica import Replica
 from ddp.replica.task import Job
@@ -83,19 +85,38 @@ def doubled_once(step: Any, self: Any, *batch: Any) -> Any:
 ONCE = 20
 
 
+LOSSY: dict[str, Any] = {"faults": (parse("2@5:raise"),), "restarts": 0, "deadline_s": 5.0}
+BF16: dict[str, Any] = {"step": StepSettings(precision="bf16")}
+
+
 @pytest.mark.usefixtures("in_process")
-@pytest.mark.parametrize("mode", ["solo", *slow("nccl_sync", "zero1")])
+@pytest.mark.parametrize(
+    ("mode", "fields", "changes"),
+    [
+        ("solo", {}, {}),
+        ("solo", {}, {"resumed": True}),
+        ("nccl_sync", LOSSY, {"planned": False}),
+        ("nccl_sync", BF16, {}),
+        *slow(
+            ("nccl_sync", {}, {}),
+            ("zero1", {}, {}),
+            ("zero2", BF16, {}),
+            ("nccl_sync", LOSSY | BF16, {"planned": False}),
+        ),
+    ],
+)
 def test_what_happens_once_is_between_states_that_were_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, fields: dict[str, Any], changes: dict[str, Any]
 ) -> None:
     """No step is kept about that one. The budget is of no matter here: a busy machine would have less of it."""
     monkeypatch.setattr(stretches, "BUDGET_S", 1000.0)
     task = partial(toy.task, lr=0.01, optimizer="Adam")
 
-    def made(folder: Path) -> AuditReport:
+    def made(folder: Path, **more: Any) -> AuditReport:
         folder.mkdir()
-        run = train_alone(folder, task, epochs=4) if mode == "solo" else train_together(folder, mode, task, epochs=12)
-        return audited(*run, model="toy")
+        alone = mode == "solo"
+        run = train_alone(folder, task, epochs=4) if alone else train_together(folder, mode, task, epochs=12, **fields)
+        return audited(*run, model="toy", **changes | more)
 
     whole = made(tmp_path / "whole")
     assert different(whole) == []
@@ -113,6 +134,13 @@ def test_what_happens_once_is_between_states_that_were_kept(
         found = different(made(tmp_path / "once"))
     assert found
     assert all("recomputed from the state before them" in line for line in found), found
+
+
+def test_what_lies_on_both_sides_of_a_resumption_is_not_repeated(tmp_path: Path) -> None:
+    made = train_alone(tmp_path, partial(toy.task, lr=0.01, optimizer="Adam"), epochs=4)
+    breaks = tuple(float(place) for place in range(4 * toy.SAMPLES))
+    items = audited(*made, model="toy", resumed=True, breaks=breaks).items
+    assert not [item for item in items if item.what == "chain" and item.largest is not None]
 
 
 def test_another_order_of_ranks_changes_no_more_than_is_measured() -> None:
