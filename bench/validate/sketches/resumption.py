@@ -13,7 +13,7 @@ from bench.base.grouping import grouped
 from bench.results.schema import Metrics
 from bench.validate.records.run_records import Records
 from bench.validate.sketches.linear import apart, combine
-from bench.validate.sketches.state_copies import kept_otherwise, unlike
+from bench.validate.sketches.state_copies import checkpoints, kept_otherwise, unlike
 from ddp.core.messages.event_parts import OptimizerSketch, SketchGroup
 from ddp.core.messages.events import Ready, Resumed, Saved
 from ddp.sketches import SHARDS, Sketch, decode
@@ -37,12 +37,11 @@ def begun_otherwise(known: Records) -> str:
     return ""
 
 
-def _saved(known: Records, resumed: Resumed) -> Iterator[Saved]:
-    """Iterate over what ranks saved for the checkpoint, the latest last: a checkpoint that broke off has the same
-    number."""
-    yield from (
-        event for event in known.saved if event.index == resumed.index and event.at <= resumed.at and event.sketch
-    )
+def _saved(known: Records, resumed: Resumed) -> Sequence[Saved]:
+    """Return what ranks saved for the checkpoint; before an earlier resumption, one of the same number may have broken
+    off."""
+    same = (each for each in checkpoints(known) if each[0].index == resumed.index and each[0].at <= resumed.at)
+    return max(same, key=lambda each: each[0].at, default=())
 
 
 def _ready(known: Records, resumed: Resumed) -> Iterator[Ready]:
