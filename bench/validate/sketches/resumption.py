@@ -57,14 +57,13 @@ def _model(known: Records, saved: Saved, ready: Ready) -> str:
 
 
 def _own(resumed: Resumed, saved: dict[int, Saved], ready: Ready) -> str:
-    own = saved.get(ready.rank)  # a rank that was lost goes on with another rank's state
-    if own is None:
-        return ""
+    own = saved.get(ready.rank, saved[min(saved)])  # a rank that saved nothing goes on with the state of the first
     wanted, given = (
         tuple(part for part in each if not part[0].startswith(SHARDS)) for each in (own.optimizer, ready.optimizer)
     )
     before, after = dict(own.lasting), dict(ready.lasting)
-    other = [name for name in before if after and before[name] != after.get(name) and not resumed.ranks]
+    same = ready.rank in saved and not resumed.ranks
+    other = [name for name in before if after and before[name] != after.get(name) and same]
     return kept_otherwise(wanted, given) or (f"other {other[0]} than it had saved" if other else "")
 
 

@@ -103,6 +103,16 @@ def test_a_rank_goes_on_with_what_was_saved_though_one_was_lost_before() -> None
     assert "rank 1 resumed from checkpoint 0 with optimizer state nothing" in agreement._copies(run, anew)
 
 
+def test_a_rank_that_saved_nothing_goes_on_with_the_state_of_the_first() -> None:
+    """It had no moments, and none were missed."""
+    other = (("exp_avg", OTHER), ("step", ONE))
+    saved = [replace(KEPT[0], lasting=(("steps", "7"),)), replace(KEPT[1], optimizer=other)]
+    new = replace(AGAIN[0], rank=2, lasting=(("steps", "8"),))
+    assert begun_otherwise(replace(ON, saved=saved, ready=[READY, new])) == ""
+    wrong = replace(ON, saved=saved, ready=[READY, replace(new, optimizer=())])
+    assert "rank 2 resumed from checkpoint 0 with optimizer state nothing" in begun_otherwise(wrong)
+
+
 def test_a_checkpoint_that_broke_off_before_an_earlier_resumption_is_none() -> None:
     """A rank that was lost since had saved another state under the number that was given again."""
     broken = [replace(KEPT[1], at=0.5, optimizer=(("exp_avg", OTHER), ("step", ONE)))]
