@@ -219,23 +219,24 @@ class _Auditor:
                 yield StepDifference("samples seen before it", f"{seen:g}", f"{planned}", float("inf"))
 
     def _positions(self, groups: Sequence[Sequence[KeptStep]]) -> Iterator[AuditItem]:
-        """Look for samples that several steps of an epoch trained."""
-        if not self._order.planned:
-            return
-        every_step = [each for group in groups for each in group]
+        """Look for samples that several steps of an epoch trained. Those of a lost rank others train again, but none does
+        its own; except in a step of all ranks, which they repeat."""
+        whole = self._order.unbroken  # what ranks kept is of their last lives
         spans = sorted(
             {  # a step of a row may also have been kept alone
-                (each.epoch, start, stop, f"rank {each.rank}, step {each.step + number}")
-                for each in every_step
+                (0 if whole else each.rank, each.epoch, start, stop, f"rank {each.rank}, step {each.step + number}")
+                for group in groups
+                for each in group
+                if whole or not each.together
                 for number, step in enumerate(each.row)
                 for start, stop in step.work
                 if stop > start
             }
         )
-        for (epoch, _, stop, place), (other, begin, _, there) in pairwise(spans):
-            if epoch == other and begin < stop:
+        for (*whose, _, stop, place), (*other, begin, _, there) in pairwise(spans):
+            if whose == other and begin < stop:
                 line = f"positions {begin} to {stop - 1} were trained by {place} and by {there}"
-                yield AuditItem(what="positions", outcome="different", line=line, epoch=epoch)
+                yield AuditItem(what="positions", outcome="different", line=line, epoch=whose[1])
 
     def _evaluations(self) -> Iterator[AuditItem]:
         """Evaluate the final model again, and the models of earlier epochs."""

@@ -53,9 +53,11 @@ def _copies(run: Run, known: Records) -> str:
     rank joined with; empty: none."""
     if not known.groups:
         return ""
-    if not lost_nobody(run.metrics):
-        return joined_otherwise(known, group_of(run.config, "averaging"))
-    return saved_otherwise(known) or begun_otherwise(known)
+    if lost_nobody(run.metrics):
+        wrong = saved_otherwise(known)
+    else:
+        wrong = joined_otherwise(known, group_of(run.config, "averaging"))
+    return wrong or begun_otherwise(known)
 
 
 def _where(run: Run, known: Records) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from itertools import zip_longest
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -20,14 +21,16 @@ from numpy.typing import NDArray
 from bench.base.grouping import grouped, summed
 from bench.base.number_format import plural
 from bench.results.runfolder import Run
+from bench.results.schema import Metrics
 from bench.validate.baselines.reference import Sets
 from bench.validate.records.reading import lost_nobody
 from bench.validate.records.run_records import Records
 from bench.validate.rules.drawn_numbers import drawn_again
-from bench.validate.rules.losses_of_ranks import higher_loss, reported_otherwise
+from bench.validate.rules.losses_of_ranks import Share, higher_loss, reported_otherwise
 from bench.validate.verdicts.findings import Case
 from bench.validate.verdicts.verdict import Verdict, verdict
 from ddp.core.messages.event_parts import DataContent, SetContent, Trained
+from ddp.core.messages.events import Merged, Progress
 from ddp.permutation import visited
 from ddp.tally import MODULUS, order_tally
 
@@ -119,8 +122,8 @@ def _amiss(sets: Sets | None, run: Run, known: Records, data: DataContent) -> It
         yield from _unlike(sets, data)
     yield from _by_rank(known)
     whole = lost_nobody(run.metrics)
-    lost = set() if whole else {fault.rank for fault in run.metrics.faults} | set(run.metrics.begun_without)
-    yield from reported_otherwise(known, lost)
+    broken = set() if whole else _broken(run.metrics, known)
+    yield from reported_otherwise(known, broken)
     if whole:
         if known.trained and not known.resumed and (untold := _untold(known)):
             yield untold
@@ -128,7 +131,7 @@ def _amiss(sets: Sets | None, run: Run, known: Records, data: DataContent) -> It
         yield from _in_order(run, known, data)
         yield from _evaluated(known, data.test)
     elif data.shuffled:
-        yield from _of_the_others(run, known, data, lost)
+        yield from _by_ledger(run, known, data, broken)
 
 
 def _unlike(sets: Sets, data: DataContent) -> Iterator[str]:
@@ -218,9 +221,21 @@ def _in_order(run: Run, known: Records, data: DataContent) -> Iterator[str]:
             yield f"epoch {epoch}: the order of samples has the digest {digest}, that of the seed {seeds}"
 
 
-def _of_the_others(run: Run, known: Records, data: DataContent, lost: Collection[int | None]) -> Iterator[str]:
-    """Compare, for each rank that was never lost, what it trained in an epoch with what the ledger says entered the
-    model. Epochs in which samples were trained again are left out."""
+def _broken(m: Metrics, known: Records) -> set[Share]:
+    """Return the shares of lost ranks in epochs that they had begun before they came back for the last time, alone or as
+    all began again; of a rank that never came back every one."""
+    lost = {fault.rank for fault in m.faults} | set(m.begun_without)
+    gone = {fault.rank for fault in m.faults if fault.back_s is None and not fault.earlier}
+    again = max((event.at for event in known.resumed), default=-inf)
+    back = {event.rank: max(event.at, again) for event in known.joined}
+    events: list[Progress | Trained | Merged] = [*known.progress, *known.trained, *known.merged]
+    own = (event for event in events if event.rank in lost)
+    return {(e.epoch, e.rank) for e in own if e.rank in gone or e.at <= back.get(e.rank, again)}
+
+
+def _by_ledger(run: Run, known: Records, data: DataContent, broken: Collection[Share]) -> Iterator[str]:
+    """Compare, for each rank, what it trained in an epoch with what the ledger says entered the model; but not `broken`
+    epochs, and those in which samples were trained again."""
     entered: dict[tuple[int, int], list[NDArray[np.int64]]] = defaultdict(list)
     trained = grouped(((event.epoch, event.rank), event) for event in known.trained)
     for merged in known.merged:
@@ -228,7 +243,7 @@ def _of_the_others(run: Run, known: Records, data: DataContent, lost: Collection
     length, torn = known.ready[0].samples, known.torn()
     for (epoch, rank), parts in sorted(trained.items()):
         places = np.concatenate(entered.get((epoch, rank), [np.arange(0)]))
-        if rank in lost or epoch in torn or sum(part.samples for part in parts) != len(places):
+        if (epoch, rank) in broken or epoch in torn or sum(part.samples for part in parts) != len(places):
             continue
         digest = sum(part.order for part in parts) % MODULUS
         wanted = visited(run.metrics.seed, epoch, data.training.samples, length)

@@ -27,21 +27,21 @@ from ddp.core.policies import POLICIES
 
 
 def check(case: Case) -> Verdict | None:
-    """Return FAIL if a window or an order is too long; None if runs have no windows. Runs that lost ranks are left
-    out."""
-    kept = [(run, run.metrics.elche) for run in case.cell.runs if run.metrics.status == "ok" and not run.metrics.faults]
+    """Return FAIL if a window or an order is too long; None if runs have no windows. Of runs that lost ranks, only the
+    policy's settings are judged."""
+    kept = [(run, run.metrics.elche) for run in case.cell.runs if run.metrics.status == "ok"]
     schedules = [(run, elche) for run, elche in kept if elche is not None and elche.windows]
-    if not schedules:
-        return None
     for run, elche in schedules:
         settings = group_of(run.config, "policy")
         began = run.metrics.resumed is None  # else the first order uses measurements from before
-        if wrong := beyond_settings(elche, settings, began) or beyond_orders(run.metrics, elche, settings):
+        wrong = beyond_settings(elche, settings, began)
+        if not wrong and not run.metrics.faults:
+            wrong = beyond_orders(run.metrics, elche, settings) or case.derivation.value(_against_rules, run) or ""
+        if wrong:
             return verdict("FAIL", "windows", case.cell, f"seed {run.metrics.seed}, {wrong}")
-        if off := case.derivation.value(_against_rules, run):
-            return verdict("FAIL", "windows", case.cell, f"seed {run.metrics.seed}, {off}")
-    windows = sum(len(elche.windows) for _, elche in schedules)
-    return verdict("PASS", "windows", case.cell, f"none of {plural(windows, 'window')} is longer than ordered")
+    windows = sum(len(elche.windows) for run, elche in schedules if not run.metrics.faults)
+    line = f"none of {plural(windows, 'window')} is longer than ordered"
+    return verdict("PASS", "windows", case.cell, line) if windows else None
 
 
 def _against_rules(run: Run, known: Records) -> str:

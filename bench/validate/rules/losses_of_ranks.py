@@ -35,17 +35,20 @@ and 1.28); and least difference, as a fraction of the first stretch's loss."""
 ROUNDING = 1e-6
 """Relative tolerance of sums of losses: in double precision, in another order."""
 
+Share = tuple[int, int]
+"""(epoch, rank)."""
 
-def reported_otherwise(known: Records, lost: Collection[int | None]) -> Iterator[str]:
+
+def reported_otherwise(known: Records, broken: Collection[Share]) -> Iterator[str]:
     """Yield the ranks and epochs whose reports have another sum of losses than the ranks' second sums, which are added up
-    apart from reports. Not compared: `lost` ranks, and sums of different samples, as in an epoch that was resumed."""
+    apart from reports. Not compared: `broken` ones, and sums of different samples, as in an epoch that was resumed."""
     reports = grouped(((event.epoch, event.rank), event) for event in known.progress)
     sums = grouped(((each.epoch, each.rank), each) for each in known.trained)
     for (epoch, rank), own in sorted(sums.items()):
         progress = reports[epoch, rank]
         reported, trained = [event.loss_sum for event in progress], [each.loss_sum for each in own]
         unequal = sum(event.samples for event in progress) != sum(each.samples for each in own)
-        if rank in lost or unequal or None in reported or None in trained:
+        if (epoch, rank) in broken or unequal or None in reported or None in trained:
             continue
         reported_sum, trained_sum = sum(filter(None, reported)), sum(filter(None, trained))
         size = sum(map(abs, filter(None, reported)))

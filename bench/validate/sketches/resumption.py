@@ -13,7 +13,7 @@ from bench.base.grouping import grouped
 from bench.results.schema import Metrics
 from bench.validate.records.run_records import Records
 from bench.validate.sketches.linear import apart, combine
-from bench.validate.sketches.state_copies import kept_otherwise, unlike
+from bench.validate.sketches.state_copies import checkpoints, kept_otherwise, unlike
 from ddp.core.messages.event_parts import OptimizerSketch, SketchGroup
 from ddp.core.messages.events import Ready, Resumed, Saved
 from ddp.sketches import SHARDS, Sketch, decode
@@ -37,12 +37,11 @@ def begun_otherwise(known: Records) -> str:
     return ""
 
 
-def _saved(known: Records, resumed: Resumed) -> Iterator[Saved]:
-    """Iterate over what ranks saved for the checkpoint, the latest last: a checkpoint that broke off has the same
-    number."""
-    yield from (
-        event for event in known.saved if event.index == resumed.index and event.at <= resumed.at and event.sketch
-    )
+def _saved(known: Records, resumed: Resumed) -> Sequence[Saved]:
+    """Return what ranks saved for the checkpoint; before an earlier resumption, one of the same number may have broken
+    off."""
+    same = (each for each in checkpoints(known) if each[0].index == resumed.index and each[0].at <= resumed.at)
+    return max(same, key=lambda each: each[0].at, default=())
 
 
 def _ready(known: Records, resumed: Resumed) -> Iterator[Ready]:
@@ -58,14 +57,13 @@ def _model(known: Records, saved: Saved, ready: Ready) -> str:
 
 
 def _own(resumed: Resumed, saved: dict[int, Saved], ready: Ready) -> str:
-    own = saved.get(ready.rank)  # a rank that was lost goes on with another rank's state
-    if own is None:
-        return ""
+    own = saved.get(ready.rank, saved[min(saved)])  # a rank that saved nothing goes on with the state of the first
     wanted, given = (
         tuple(part for part in each if not part[0].startswith(SHARDS)) for each in (own.optimizer, ready.optimizer)
     )
     before, after = dict(own.lasting), dict(ready.lasting)
-    other = [name for name in before if after and before[name] != after.get(name) and not resumed.ranks]
+    same = ready.rank in saved and not resumed.ranks
+    other = [name for name in before if after and before[name] != after.get(name) and same]
     return kept_otherwise(wanted, given) or (f"other {other[0]} than it had saved" if other else "")
 
 

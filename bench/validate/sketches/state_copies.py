@@ -24,7 +24,7 @@ def saved_otherwise(known: Records) -> str:
 
     The shared model is equal on all ranks, and is the last average that a rank applied.
     """
-    for copies in _checkpoints(known):
+    for copies in checkpoints(known):
         first = copies[0]
         for copy in copies:
             where = f"checkpoint {copy.index}, rank {copy.rank}"
@@ -81,14 +81,14 @@ def unlike(groups: Sequence[SketchGroup], text: str, wanted: str) -> SketchDiffe
     return None if same else apart(groups, text, combine([(1.0, decode(wanted))]), 0.0)
 
 
-def _checkpoints(known: Records) -> Iterator[list[Saved]]:
+def checkpoints(known: Records) -> Iterator[list[Saved]]:
     """Iterate over checkpoints, each as the list of what ranks saved for it; resumptions separate checkpoints of equal
     number."""
     starts = [-inf, *(event.at for event in known.resumed), inf]
     for begin, end in pairwise(starts):
         by_index: dict[int, list[Saved]] = {}
         for event in known.saved:
-            if begin <= event.at < end and event.sketch and not event.error:
+            if begin < event.at <= end and event.sketch and not event.error:
                 by_index.setdefault(event.index, []).append(event)
         yield from by_index.values()
 

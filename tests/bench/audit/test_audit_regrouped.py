@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,15 @@ def weakened(regroup: Any, self: Any, *about: Any) -> None:
         halved(lambda *_: None, self)
 
 
+def repeated(train: Any, self: Any, step: Any) -> None:
+    """Train the batch before again, in place of every third one."""
+    before = vars(self).setdefault("_before", step)
+    again = self.total_steps % 3 == 2 and before.batch.epoch == step.batch.epoch
+    self._before = replace(step, batch=before.batch) if again else step
+    self.expect([self._before.batch])
+    train(self._before)
+
+
 @pytest.mark.parametrize(
     ("mode", "breaks", "sign"),
     [
@@ -62,8 +72,9 @@ def weakened(regroup: Any, self: Any, *about: Any) -> None:
         ("nccl_sync", wrapped(GroupBackend, "join", forgotten), "exp_avg is gone after regrouping"),
         ("nccl_cadence", wrapped(GroupBackend, "join", forgotten), "exp_avg is gone after regrouping"),
         ("nccl_sync", wrapped(GroupBackend, "leave", moved), "parameters 0.weight changed after regrouping"),
+        ("nccl_cadence", wrapped(TrainingLoop, "train", repeated), "positions, "),
     ],
-    ids=["behind it, sync", "behind it", "sync", "cadence", "leave"],
+    ids=["behind it, sync", "behind it", "sync", "cadence", "leave", "a batch again"],
 )
 def test_what_a_change_of_the_group_changes_is_named(
     tmp_path: Path,

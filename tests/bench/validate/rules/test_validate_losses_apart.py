@@ -13,7 +13,7 @@ import pytest
 from bench.validate.checks import data
 from bench.validate.evidence import derivation
 from bench.validate.records.run_records import Records
-from bench.validate.rules.losses_of_ranks import higher_loss, reported_otherwise
+from bench.validate.rules.losses_of_ranks import Share, higher_loss, reported_otherwise
 from bench.validate.verdicts.findings import Case
 from ddp.core.messages.event_parts import Trained
 from ddp.core.messages.events import Progress, Ready
@@ -115,8 +115,8 @@ def sums(made: list[Progress], epochs: int = 3) -> list[Trained]:
     return of
 
 
-def differences(made: list[Progress], trained: list[Trained], lost: Collection[int | None] = ()) -> list[str]:
-    return list(reported_otherwise(Records(progress=made, trained=trained), lost))
+def differences(made: list[Progress], trained: list[Trained], broken: Collection[Share] = ()) -> list[str]:
+    return list(reported_otherwise(Records(progress=made, trained=trained), broken))
 
 
 def test_reports_with_the_losses_that_were_trained_are_clean() -> None:
@@ -133,7 +133,7 @@ def test_a_report_with_another_loss_is_found(factor: float) -> None:
     made[worst] = replace(made[worst], loss_sum=factor * (made[worst].loss_sum or 0.0))
     (line,) = differences(made, trained)
     assert line.startswith(f"rank {made[worst].rank}, epoch {made[worst].epoch}: reports have a sum of losses of ")
-    assert differences(made, trained, {made[worst].rank}) == []
+    assert differences(made, trained, {(made[worst].epoch, made[worst].rank)}) == []
 
 
 def test_sums_of_other_samples_or_without_losses_are_not_compared() -> None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from bench.results.schema import Elche, PlanRow, WindowRow
+from bench.results.cells import cells
+from bench.results.runfolder import Run
+from bench.results.schema import Elche, FaultRow, PlanRow, WindowRow
+from bench.validate.checks import windows
 from bench.validate.checks.windows import beyond_orders, beyond_settings
+from bench.validate.verdicts.findings import Case
 from tests.bench.streams import make_metrics, make_spec
 
 
@@ -85,3 +91,14 @@ def test_no_order_is_beyond_the_settings() -> None:
     assert beyond_settings(schedule(PLANS, []), {"anchor": 9, "max_anchor": 200}, began=False) == "", "gone on with"
     assert beyond_settings(schedule(PLANS, []), {"anchor": 9, "min_anchor": 10, "max_anchor": 200}) == ""
     assert beyond_settings(schedule(PLANS, []), {}) == ""
+
+
+@pytest.mark.parametrize(("most", "name"), [(20, None), (19, "FAIL")])
+def test_no_order_is_beyond_the_settings_behind_a_loss_either(most: int, name: str | None) -> None:
+    """Such runs were left out altogether, and anchors of 101 steps passed where 20 were set."""
+    lost = FaultRow(seconds=0.5, rank=1, kind="lost", text="killed")
+    long = schedule(PLANS, [window(1.5, 0, 400, 400)])  # one rank does what another was to do
+    metrics = make_metrics(make_spec("nccl_cadence")).model_copy(update={"faults": [lost], "elche": long})
+    (cell,) = cells([Run(Path("there"), metrics, {"policy": {"anchor": 10, "max_anchor": most}})])
+    found = windows.check(Case(cell, None))
+    assert (found and found.name) == name

@@ -1,13 +1,18 @@
-"""What ranks save is what all share; what a rank joins with is what another sent."""
+"""What ranks save is what all share; what a rank joins or goes on with is what another sent, or was saved."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from bench.results.schema import FaultRow
+from bench.validate.checks import agreement
 from bench.validate.records.run_records import Records
+from bench.validate.sketches.resumption import begun_otherwise
 from bench.validate.sketches.state_copies import joined_otherwise, saved_otherwise
 from ddp.core.messages.event_parts import SketchGroup
 from ddp.core.messages.events import Averaged, Ready, Resumed, Saved, Shared
@@ -33,6 +38,10 @@ JOIN = Records(
     shared=[Shared(3.0, 0, 4, optimizer=MOMENTS)],
     joined=[Joined(4.0, 1, 4, sketch=ONE, optimizer=MOMENTS)],
 )
+BACK = Resumed(3.0, 0, 2, 0, "there")
+KEPT = [replace(event, optimizer=MOMENTS) for event in SAVED]
+AGAIN = [replace(READY, at=4.0, rank=rank, optimizer=MOMENTS) for rank in (0, 1)]
+ON = Records(ready=[READY, *AGAIN], saved=KEPT, resumed=[BACK])
 
 
 def test_the_average_is_saved() -> None:
@@ -82,3 +91,30 @@ def test_a_rank_that_joins_with_an_average_begins_anew_where_all_do(settings: di
     anew = replace(JOIN, joined=[replace(JOIN.joined[0], optimizer=())])
     assert joined_otherwise(anew, settings) == ""
     assert joined_otherwise(anew, {"outer": "nesterov", "optimizer_reset": False})
+
+
+def test_a_rank_goes_on_with_what_was_saved_though_one_was_lost_before() -> None:
+    """After a fault, nobody looked at how ranks went on."""
+    fault = FaultRow(seconds=2.5, rank=1, kind="lost", text="killed", earlier=True)
+    metrics = SimpleNamespace(faults=[fault], begun_without=[], scripted_faults=[])
+    run = cast(Any, SimpleNamespace(metrics=metrics, config={}))
+    assert agreement._copies(run, ON) == ""
+    anew = replace(ON, ready=[READY, AGAIN[0], replace(AGAIN[1], optimizer=())])
+    assert "rank 1 resumed from checkpoint 0 with optimizer state nothing" in agreement._copies(run, anew)
+
+
+def test_a_rank_that_saved_nothing_goes_on_with_the_state_of_the_first() -> None:
+    """It had no moments, and none were missed."""
+    other = (("exp_avg", OTHER), ("step", ONE))
+    saved = [replace(KEPT[0], lasting=(("steps", "7"),)), replace(KEPT[1], optimizer=other)]
+    new = replace(AGAIN[0], rank=2, lasting=(("steps", "8"),))
+    assert begun_otherwise(replace(ON, saved=saved, ready=[READY, new])) == ""
+    wrong = replace(ON, saved=saved, ready=[READY, replace(new, optimizer=())])
+    assert "rank 2 resumed from checkpoint 0 with optimizer state nothing" in begun_otherwise(wrong)
+
+
+def test_a_checkpoint_that_broke_off_before_an_earlier_resumption_is_none() -> None:
+    """A rank that was lost since had saved another state under the number that was given again."""
+    broken = [replace(KEPT[1], at=0.5, optimizer=(("exp_avg", OTHER), ("step", ONE)))]
+    known = replace(ON, saved=[*broken, KEPT[0]], resumed=[replace(BACK, at=1.0), BACK])
+    assert begun_otherwise(known) == ""
