@@ -9,7 +9,7 @@ waiting that is booked as computing. It also asks that
 - no second is booked both as part of a step and as something else;
 - evaluations stopped the training clock for as long as their slices are, saving state at least that long;
 - all work of a rank lies between its `Ready` and its `Finished`, as the training clock does;
-- emulated slow ranks and virtual steps are as slow as configured, averages over links are not faster than these;
+- emulated slow ranks, virtual steps and links are as slow as configured;
 - the clock of the record agrees with another clock of the machine.
 """
 
@@ -22,7 +22,7 @@ from operator import attrgetter
 from bench.base.grouping import grouped, summed
 from bench.base.number_format import plural
 from bench.results.runfolder import Run, group_of
-from bench.validate.emulation.emulated_links import quicker_than_links
+from bench.validate.emulation.emulated_links import other_than_links
 from bench.validate.emulation.emulated_ranks import otherwise_slow
 from bench.validate.emulation.virtual_steps import otherwise_timed
 from bench.validate.evidence.consistency import PRESENCE
@@ -106,7 +106,7 @@ def _longer(run: Run, known: Records) -> str:
 
 def _unlike(run: Run, known: Records) -> str:
     """Return the first way in which the slices disagree with the ranks' reports; empty: none."""
-    for emulated in (otherwise_slow, quicker_than_links, otherwise_timed):
+    for emulated in (otherwise_slow, other_than_links, otherwise_timed):
         if wrong := emulated(run.metrics, known, run.config):
             return wrong
     looks = (_lacking, _meetings, _averaging, _booked_twice, _rests_in_steps, _away, _processor)
