@@ -3,7 +3,7 @@
 Ranks time each step as a whole (`Progress.busy_s`) and also its parts, the slices. The check compares both, so it finds
 waiting that is booked as computing. It also asks that
 
-- every step, collective, evaluation and checkpoint has a slice, however short;
+- every step, collective, evaluation and checkpoint has a slice, however short, as has waiting for orders;
 - collectives took as long, and moved as many bytes, as the averages that ranks report;
 - averaging begins only when all snapshots exist;
 - no second is booked both as part of a step and as something else;
@@ -27,6 +27,7 @@ from bench.validate.emulation.emulated_ranks import otherwise_slow
 from bench.validate.emulation.virtual_steps import otherwise_timed
 from bench.validate.evidence.consistency import PRESENCE
 from bench.validate.records.run_records import BETWEEN_STEPS, Records
+from bench.validate.rules.idle_ranks import unwaited
 from bench.validate.verdicts.findings import UNBLOCKED, Case
 from bench.validate.verdicts.verdict import Verdict, verdict
 from ddp.backends import is_torch_native
@@ -109,7 +110,7 @@ def _unlike(run: Run, known: Records) -> str:
     for emulated in (otherwise_slow, other_than_links, otherwise_timed):
         if wrong := emulated(run.metrics, known, run.config):
             return wrong
-    looks = (_lacking, _meetings, _averaging, _booked_twice, _rests_in_steps, _away, _processor)
+    looks = (_lacking, _meetings, _averaging, _booked_twice, _rests_in_steps, _away, _processor, unwaited)
     return _outside(known) or next((wrong for look in looks if (wrong := look(run, known))), "")
 
 
