@@ -107,6 +107,11 @@ class Records:
         """The groups of tensors that are the rows of each sketch; empty: an earlier version made no sketches."""
         return next((event.sketched for event in self.ready if event.sketched), ())
 
+    @property
+    def losses(self) -> int:
+        """Number of times that ranks left or came, each of which may break an average."""
+        return max(len(self.lost), len(self.drops)) + len(self.joined)
+
     def measured(self) -> Records:
         """Return the records since the last resumption, of the kinds that are compared with measurements."""
         # The checkpoint that the run resumed from is one of the records of before, and the last of these: at that instant.

@@ -70,7 +70,7 @@ def test_orders_to_work_are_read_with_their_times() -> None:
 
 def test_the_breakdown_asks_for_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     run: Any = SimpleNamespace(metrics=SimpleNamespace(engine="elche", backend="cpu", policy="sync"), config={})
-    for name in ("_outside", "_lacking", "_meetings", "_averaging", "_booked_twice", "_rests_in_steps", "_away"):
+    for name in ("_outside", "lacking", "_meetings", "_averaging", "_booked_twice", "_rests_in_steps", "_away"):
         monkeypatch.setattr(breakdown, name, lambda *_: "")
     monkeypatch.setattr(breakdown, "_processor", lambda *_: "")
     monkeypatch.setattr(breakdown, "otherwise_slow", lambda *_: "")
