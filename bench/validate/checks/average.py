@@ -75,8 +75,8 @@ def _averages(run: Run, known: Records) -> Iterator[str]:
     if m.policy is not None and isinstance(settings, dict):
         rounds = _Rounds(known, settings, m.world_size)
         yield from rounds.judge()
-        if lost_nobody(m):
-            yield from filter(None, (unsketched_rounds(known, rounds.sketched()), distances.amiss(known, settings)))
+        few = unsketched_rounds(known, rounds.sketched()) if lost_nobody(m) else ""
+        yield from filter(None, (few, distances.amiss(known, settings)))
 
 
 class _Rounds:

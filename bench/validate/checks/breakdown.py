@@ -3,35 +3,39 @@
 Ranks time each step as a whole (`Progress.busy_s`) and also its parts, the slices. The check compares both, so it finds
 waiting that is booked as computing. It also asks that
 
-- every step, collective, evaluation and checkpoint has a slice, however short;
+- every step, collective, evaluation and checkpoint has a slice, however short, as has waiting for orders;
 - collectives took as long, and moved as many bytes, as the averages that ranks report;
 - averaging begins only when all snapshots exist;
 - no second is booked both as part of a step and as something else;
 - evaluations stopped the training clock for as long as their slices are, saving state at least that long;
 - all work of a rank lies between its `Ready` and its `Finished`, as the training clock does;
-- emulated slow ranks and virtual steps are as slow as configured, averages over links are not faster than these;
+- emulated slow ranks, virtual steps and links are as slow as configured;
 - the clock of the record agrees with another clock of the machine.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterator
 from operator import attrgetter
 
 from bench.base.grouping import grouped, summed
 from bench.base.number_format import plural
 from bench.results.runfolder import Run, group_of
-from bench.validate.emulation.emulated_links import quicker_than_links
+from bench.validate.emulation.emulated_links import other_than_links
 from bench.validate.emulation.emulated_ranks import otherwise_slow
 from bench.validate.emulation.virtual_steps import otherwise_timed
 from bench.validate.evidence.consistency import PRESENCE
+from bench.validate.records.complete_rounds import survivors
+from bench.validate.records.reading import lost_nobody
 from bench.validate.records.run_records import BETWEEN_STEPS, Records
+from bench.validate.rules.due_slices import lacking
+from bench.validate.rules.idle_ranks import unwaited
 from bench.validate.verdicts.findings import UNBLOCKED, Case
 from bench.validate.verdicts.verdict import Verdict, verdict
 from ddp.backends import is_torch_native
 from ddp.core.messages.events import Reduced, Snapshot
 from ddp.core.policies import meets_every_step
+from ddp.core.settings.faults import parse
 
 FRACTIONS = ("compute", "data", "comm", "wait", "eval", "checkpoint", "absent", "other")
 TOLERANCE = 0.001
@@ -50,12 +54,6 @@ THREADS = 0.001
 """Mean seconds by which a report may be off if ranks are threads: one that waits for the GIL reads the clock late."""
 IN_PARTS = ("zero3", "torch_fsdp")
 """Backends whose ranks gather the sharded model during an evaluation."""
-TURNED = 0.1
-"""Fraction of backward passes that may have no forward pass before them: a rank without samples of a batch has none."""
-MOST_DETAILED = 64
-"""Most ranks of the engine `virtual` that record four slices a step; more record two."""
-NEARLY = 0.9
-"""Fraction of the expected number of batches that must have slices: some batches may be larger than the others."""
 
 
 def check(case: Case) -> Verdict | None:
@@ -71,14 +69,30 @@ def check(case: Case) -> Verdict | None:
     line = f"the fractions of every rank sum to 1 within {off:.1g} (allowed: {TOLERANCE:g})"
     if missing:
         return verdict("FAIL", "breakdown", cell, f"{line}; ranks are missing in {plural(len(missing), 'run')}")
-    if failure := case.failure("breakdown", _amiss):
+    if failure := case.failure("breakdown", _amiss, lost=True):
         return failure
     return verdict("PASS" if off <= TOLERANCE else "FAIL", "breakdown", cell, line)
 
 
 def _amiss(run: Run, known: Records) -> str:
     """Return the first way in which two records of a rank's time disagree; empty: none."""
+    if not lost_nobody(run.metrics):
+        return _of_survivors(run, known)
     return _clock(run, known) or _longer(run, known) or (_unlike(run, known.measured()) if known.slices else "")
+
+
+def _of_survivors(run: Run, known: Records) -> str:
+    """Return how two records of the time of a rank that was never lost disagree; empty: they agree."""
+    m = run.metrics
+    unheard = any(parse(fault).kind == "lose" for fault in m.scripted_faults)  # a report may be lost
+    alone = m.begun_without and not known.losses
+    if known.resumed or not known.slices or is_torch_native(m.backend) or unheard or alone:
+        return ""
+    known = survivors(known)
+    # A step that a loss breaks off is not reported, but has slices.
+    whole = m.backend == UNBLOCKED or not meets_every_step(m.policy)
+    looks = (*([_longer] if whole else []), lacking, _meetings, _booked_twice)
+    return next((wrong for look in looks if (wrong := look(run, known))), "")
 
 
 def _clock(run: Run, known: Records) -> str:
@@ -96,6 +110,8 @@ def _longer(run: Run, known: Records) -> str:
     """Name the rank that computes for longer than its steps took; empty: none."""
     busy = _busy(known)
     for rank, (row, wall) in enumerate(zip(run.metrics.breakdown, run.metrics.time_s.rank_wall, strict=False)):
+        if known.losses and rank not in busy:
+            continue
         computing = (row.compute + row.data) * wall
         # Replicas in one process also update their models between steps.
         outside = known.seconds[rank, "optimizer"] if run.metrics.engine == "graph" else 0.0
@@ -106,10 +122,10 @@ def _longer(run: Run, known: Records) -> str:
 
 def _unlike(run: Run, known: Records) -> str:
     """Return the first way in which the slices disagree with the ranks' reports; empty: none."""
-    for emulated in (otherwise_slow, quicker_than_links, otherwise_timed):
+    for emulated in (otherwise_slow, other_than_links, otherwise_timed):
         if wrong := emulated(run.metrics, known, run.config):
             return wrong
-    looks = (_lacking, _meetings, _averaging, _booked_twice, _rests_in_steps, _away, _processor)
+    looks = (lacking, _meetings, _averaging, _booked_twice, _rests_in_steps, _away, _processor, unwaited)
     return _outside(known) or next((wrong for look in looks if (wrong := look(run, known))), "")
 
 
@@ -125,38 +141,6 @@ def _outside(known: Records) -> str:
     return ""
 
 
-def _lacking(run: Run, known: Records) -> str:
-    """Name the rank that has too few slices of a kind: one for each batch that is read, each forward and backward pass
-    of a batch with samples, each optimizer step, collective, evaluation and checkpoint."""
-    for rank in sorted({event.rank for event in known.progress}):
-        turned, passes = known.turned[rank], known.slices[rank, "backward"]
-        if turned > TURNED * passes and run.metrics.engine != "graph":
-            return f"rank {rank} made {turned} of {passes} backward passes without a forward pass on that batch"
-        for kind, least, what in _least(run, known, rank):
-            if known.slices[rank, kind] < least:
-                return f"rank {rank} recorded {known.slices[rank, kind]} timings of {kind} for {least} {what}"
-    return ""
-
-
-def _least(run: Run, known: Records, rank: int) -> Iterator[tuple[str, int, str]]:
-    """Yield (kind of slices, their least number, what is counted) of a rank."""
-    m, own = run.metrics, [event for event in known.progress if event.rank == rank]
-    steps = sum(event.steps for event in own)
-    passed = min(int(NEARLY * sum(event.samples for event in own) / m.batch_size), steps)
-    behind = 0 if m.engine == "virtual" and m.world_size > MOST_DETAILED else passed
-    yield from (("data", steps, "steps"), ("forward", passed, "steps"), ("backward", behind, "steps"))
-    yield "evaluate", sum(event.rank == rank for event in known.evaluated), "evaluations"
-    yield "checkpoint", sum(event.rank == rank for event in known.saved), "checkpoints"
-    if m.engine != "graph":  # in graph mode with windows, replicas exchange and step inside the window
-        yield "optimizer", behind, "steps"
-        meetings = sum(event.rank == rank for event in known.averaged)
-        if m.backend == UNBLOCKED:
-            yield "copy", 2 * meetings, "copies to and from averages"
-        elif m.world_size > 1 and not is_torch_native(m.backend):
-            inside = meets_every_step(m.policy) and not known.averaged
-            yield "exchange", passed if inside else meetings, "meetings"
-
-
 def _meetings(run: Run, known: Records) -> str:
     """Name the rank whose collectives took another time, or moved other bytes, than it reports of its averages."""
     if run.metrics.engine == "graph" or run.metrics.backend == UNBLOCKED or is_torch_native(run.metrics.backend):
@@ -164,11 +148,15 @@ def _meetings(run: Run, known: Records) -> str:
     averages = grouped((event.rank, event) for event in known.averaged)
     for rank, events in averages.items():
         own = [each for group in known.collectives.values() for each in group if each[0] == rank]
-        seconds, measured = sum(event.seconds for event in events), sum(end - begin for _, begin, end, _ in own)
-        if not measured / SLACK - CLOCK <= seconds <= SLACK * measured + CLOCK * len(events):
+        took, gave = [event.seconds for event in events], [event.bytes for event in events]
+        parts = [end - begin for _, begin, end, _ in own]
+        # A loss may break an average after some of its collectives, and a rank may load an average that it missed.
+        spare = 2 * known.losses * max(*took, *parts, 0.0)
+        seconds, measured = sum(took), sum(parts)
+        if not measured / SLACK - CLOCK - spare <= seconds <= SLACK * measured + CLOCK * len(events) + spare:
             return f"rank {rank} reports {seconds:.3g} s of averaging, its recorded collectives took {measured:.3g} s"
-        handed, sent = sum(event.bytes for event in events), sum(size for *_, size in own)
-        if handed != sent:
+        handed, sent = sum(gave), sum(size for *_, size in own)
+        if abs(handed - sent) > known.losses * max(gave):
             return f"rank {rank} reports {handed:,} bytes sent, its recorded collectives moved {sent:,}"
     return ""
 
@@ -205,7 +193,8 @@ def _booked_twice(run: Run, known: Records) -> str:
             return f"rank {rank} ran for {wall:.3g} s, but its steps took {busy[rank]:.3g} s and its other work {rest:.3g} s"
         inside = took[rank, "exchange"] + took[rank, "copy"] if run.metrics.backend in IN_PARTS else 0.0
         measured = took[rank, "evaluate"]
-        if not measured / SLACK - CLOCK <= evaluations[rank] <= SLACK * (measured + inside) + CLOCK:
+        broken = known.losses and run.metrics.backend in IN_PARTS
+        if not broken and not measured / SLACK - CLOCK <= evaluations[rank] <= SLACK * (measured + inside) + CLOCK:
             return (
                 f"rank {rank} reports {evaluations[rank]:.3g} s of evaluation, the recorded ones took {measured:.3g} s"
             )

@@ -1,4 +1,5 @@
-"""The records of a run that lost ranks, reduced to rounds of which it is known which ranks contributed. Pure."""
+"""The records of a run that lost ranks, reduced to rounds of which it is known which ranks contributed, or to ranks that
+were never lost. Pure."""
 
 from __future__ import annotations
 
@@ -15,9 +16,9 @@ def unbroken(known: Records) -> Records:
     """Return the records of a run that lost ranks, without those that a loss may have torn.
 
     Of snapshots, those remain that the coordinator ordered to be averaged. With a blocking backend, a round loses its
-    sketches if other ranks took part than in the round before: a lost rank may have contributed without saying so. A
-    rank that joins counts its steps from 0, so its step numbers do not match the others'; its exchanges inside steps
-    are dropped.
+    sketches and distances if other ranks took part than in the round before: a lost rank may have contributed without
+    saying so. A rank that joins counts its steps from 0, so its step numbers do not match the others'; its exchanges
+    inside steps are dropped.
     """
     known = replace(known, progress=list(_numbered(known)))
     if known.snapshots:
@@ -28,9 +29,25 @@ def unbroken(known: Records) -> Records:
         came[event.round].add(event.rank)
     whole = {number for number, ranks in came.items() if ranks == came.get(number - 1, ranks)}
     torn = [
-        each if each.round in whole else replace(each, sketch_before="", sketch_after="") for each in known.averaged
+        each if each.round in whole else replace(each, sketch_before="", sketch_after="", distance=None)
+        for each in known.averaged
     ]
     return replace(known, averaged=torn)
+
+
+def survivors(known: Records) -> Records:
+    """Return the times that ranks reported and measured, without those of ranks that were lost or came later. A killed rank
+    takes its last measurements with it."""
+    gone = {event.rank for event in (*known.lost, *known.joined)} | {order.rank for order in known.drops}
+    seconds = {place: seconds for place, seconds in known.seconds.items() if place[0] not in gone}
+    return replace(
+        known,
+        progress=[event for event in known.progress if event.rank not in gone],
+        averaged=[event for event in known.averaged if event.rank not in gone],
+        evaluated=[event for event in known.evaluated if event.rank not in gone],
+        saved=[event for event in known.saved if event.rank not in gone],
+        seconds=defaultdict(float, seconds),
+    )
 
 
 def _numbered(known: Records) -> Iterator[Progress]:

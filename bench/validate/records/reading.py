@@ -20,7 +20,7 @@ from bench.results.chain import Seal, is_chained, lines
 from bench.results.recompute import header_of, result
 from bench.results.runfolder import EVENTS, METRICS, Run, there
 from bench.results.schema import Metrics
-from bench.validate.records.run_records import Order, Records
+from bench.validate.records.run_records import Order, Records, Work
 from ddp.core.errors import ProtocolError
 from ddp.core.messages.commands import Drop, Plan, Reduce
 from ddp.core.messages.events import (
@@ -127,6 +127,8 @@ def _read(path: Path, written: int, seal: Seal | None) -> Reading:
                 if not whole and not _wanted(line):
                     continue
                 record = codec.decode(line)
+                if whole and isinstance(record, Work):
+                    known.work.append((codec.stamp(line), record))
             except ProtocolError as error:
                 raise ValueError(f"{path}:{number}: {error}") from None
             if isinstance(record, Slice):

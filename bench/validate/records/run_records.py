@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.results.analysis.stream import Floats, Slices
-from ddp.core.messages.commands import Apply, Average, Drop, Evaluate, Plan, Reduce
+from ddp.core.messages.commands import Apply, Average, Drop, Evaluate, Plan, Reduce, Save, Train
 from ddp.core.messages.event_parts import SketchGroup, StepSketch
 from ddp.core.messages.events import (
     Averaged,
@@ -40,6 +40,7 @@ from ddp.core.messages.run_bounds import RunEnd, RunHeader
 from ddp.sketches import decode
 
 Order = Average | Apply | Evaluate
+Work = Train | Save | Order
 BETWEEN_STEPS = ("wait", "evaluate", "checkpoint")
 """Kinds of slices that lie outside of steps."""
 WORK = ("data", "forward", "backward", "optimizer")
@@ -74,6 +75,8 @@ class Records:
     lost: list[Lost] = field(default_factory=list)
     drops: list[Drop] = field(default_factory=list)
     orders: list[Order] = field(default_factory=list)
+    work: list[tuple[float, Work]] = field(default_factory=list)
+    """What ranks were ordered to do, and when; empty: an earlier version."""
     slices: Counter[tuple[int, str]] = field(default_factory=Counter)
     """(rank, kind) -> number of slices since the last resumption; a killed process takes its earlier measurements with
     it. Empty: an earlier version, whose slices are not read."""
@@ -105,6 +108,11 @@ class Records:
     def groups(self) -> tuple[SketchGroup, ...]:
         """The groups of tensors that are the rows of each sketch; empty: an earlier version made no sketches."""
         return next((event.sketched for event in self.ready if event.sketched), ())
+
+    @property
+    def losses(self) -> int:
+        """Number of times that ranks left or came, each of which may break an average."""
+        return max(len(self.lost), len(self.drops)) + len(self.joined)
 
     def measured(self) -> Records:
         """Return the records since the last resumption, of the kinds that are compared with measurements."""

@@ -44,9 +44,9 @@ class Case:
             if value is not None:
                 yield run, value
 
-    def failure(self, check: str, function: Callable[..., str], *more: Any) -> Verdict | None:
+    def failure(self, check: str, function: Callable[..., str], *more: Any, lost: bool = False) -> Verdict | None:
         """Return FAIL for the first run of which `function` says what is wrong; None: of none."""
-        for run, wrong in self.each(function, *more):
+        for run, wrong in self.each(function, *more, lost=lost):
             if wrong:
                 return verdict("FAIL", check, self.cell, f"seed {run.metrics.seed}: {wrong}")
         return None

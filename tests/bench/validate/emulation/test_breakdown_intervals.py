@@ -12,6 +12,7 @@ import pytest
 from bench.results.analysis.stream import Slices
 from bench.validate.checks import breakdown
 from bench.validate.records.run_records import Records
+from bench.validate.rules.due_slices import lacking
 from ddp.core.messages.events import Progress, Reduced, Slice, Snapshot
 from ddp.core.messages.run_bounds import RunEnd, RunHeader
 
@@ -84,7 +85,7 @@ def test_a_pass_backward_comes_behind_one_forward(kinds: str, turned: int) -> No
     assert known.turned[0] == turned
     known.progress.append(Progress(120.0, 0, 0, 40, 0, 1.0, 20.0, 0.1))
     run: Any = SimpleNamespace(metrics=SimpleNamespace(engine="elche", batch_size=8, backend="cpu", policy="async"))
-    assert ("backward passes without a forward pass on that batch" in breakdown._lacking(run, known)) is bool(turned)
+    assert ("backward passes without a forward pass on that batch" in lacking(run, known)) is bool(turned)
 
 
 @pytest.mark.parametrize(("elapsed", "wrong"), [(100.9, False), (None, False), (125.0, True), (80.0, True)])

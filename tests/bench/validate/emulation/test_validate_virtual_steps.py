@@ -12,6 +12,7 @@ from bench.results.analysis.stream import Slices
 from bench.validate.checks import breakdown
 from bench.validate.emulation.virtual_steps import DRAWN, otherwise_timed
 from bench.validate.records.run_records import Records
+from bench.validate.rules.due_slices import lacking
 from ddp.core.messages.events import Progress, Ready
 from ddp.core.messages.measurements import Slice
 from ddp.virtual import engine
@@ -109,4 +110,4 @@ def test_of_many_ranks_a_step_has_two_slices(ranks: int) -> None:
     known.slices.update({(0, kind): 2 for kind, _ in engine.FEW})
     about = {"engine": "virtual", "world_size": ranks, "batch_size": BATCH, "backend": "cpu", "policy": "sync"}
     run: Any = SimpleNamespace(metrics=SimpleNamespace(**about))
-    assert bool(breakdown._lacking(run, known)) is (ranks == engine.MOST)
+    assert bool(lacking(run, known)) is (ranks == engine.MOST)
