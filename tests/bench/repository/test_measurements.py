@@ -103,7 +103,7 @@ def test_a_measurement_that_is_ended_leaves_no_process(
     tmp_path: Path, measurement: Callable[..., subprocess.Popen[bytes]], number: signal.Signals
 ) -> None:
     process = measurement()
-    wait_for(lambda: len(list(tmp_path.glob("*.pid"))) == 5, 60.0)
+    wait_for(lambda: len([path for path in tmp_path.glob("*.pid") if path.read_text()]) == 5, 60.0)
     pids = {int(path.read_text()) for path in tmp_path.glob("*.pid")}
     pids |= {each.pid for each in psutil.Process(process.pid).children(recursive=True)}
     assert len(pids) >= 5
