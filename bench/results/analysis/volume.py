@@ -49,8 +49,8 @@ def volume(m: Metrics, config: Mapping[str, Any]) -> Volume:
 
 
 def formula(m: Metrics, config: Mapping[str, Any]) -> int | None:
-    """Return the bytes that all ranks send; None for unfinished, resumed or faulty runs, for one rank, and for hidden
-    collectives."""
+    """Return the bytes that all ranks send; None for unfinished, resumed or faulty runs, for one rank, for hidden
+    collectives, and if it is not known."""
     meetings = _meetings(m, micro_batches(config) if m.backend in EVERY_PASS else 1)
     whole = m.status == "ok" and not m.resumed and not m.faults
     hidden = m.sync.kind == "none" or (m.sync.kind == "gradients" and m.backend == TORCHFT)
@@ -93,6 +93,8 @@ def _meetings(m: Metrics, parts: int) -> int:
         return m.sync.count
     whole, rest = divmod(m.ledger.samples, m.batch_size * m.world_size)
     most = m.batch_size // parts
+    if parts > 1 and most == 1:
+        return 0  # not known: with batch norm fewer micro-batches have two samples each
     # The last step has at least so many micro-batches, as batch norm needs two samples in each.
     last = max(min(math.ceil(math.ceil(rest / m.world_size) / most), rest // m.world_size // 2), 1) if rest else 0
     return m.epochs_planned * (whole * parts + last)

@@ -20,7 +20,7 @@ NEARLY = 0.9
 
 def lacking(run: Run, known: Records) -> str:
     """Name the rank that has too few slices of a kind: one for each batch that is read, each forward and backward pass
-    of a batch with samples, each optimizer step, collective, evaluation and checkpoint."""
+    of a batch with samples, each optimizer step, collective, evaluation of samples and checkpoint."""
     for rank in sorted({event.rank for event in known.progress}):
         turned, passes = known.turned[rank], known.slices[rank, "backward"]
         if turned > TURNED * passes and run.metrics.engine != "graph":
@@ -38,7 +38,7 @@ def _least(run: Run, known: Records, rank: int) -> Iterator[tuple[str, int, str]
     passed = min(int(NEARLY * sum(event.samples for event in own) / m.batch_size), steps)
     behind = 0 if m.engine == "virtual" and m.world_size > MOST_DETAILED else passed
     yield from (("data", steps, "steps"), ("forward", passed, "steps"), ("backward", behind, "steps"))
-    yield "evaluate", sum(event.rank == rank for event in known.evaluated), "evaluations"
+    yield "evaluate", sum(event.rank == rank and event.samples > 0 for event in known.evaluated), "evaluations"
     yield "checkpoint", sum(event.rank == rank for event in known.saved), "checkpoints"
     if m.engine != "graph":  # in graph mode with windows, replicas exchange and step inside the window
         yield "optimizer", behind, "steps"

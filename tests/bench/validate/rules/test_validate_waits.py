@@ -12,9 +12,10 @@ from bench.results.runfolder import find_runs
 from bench.validate.checks import breakdown
 from bench.validate.records.reading import records
 from bench.validate.records.run_records import Records
+from bench.validate.rules.due_slices import lacking
 from bench.validate.rules.idle_ranks import unwaited
 from ddp.core.messages.commands import Apply, Average, Evaluate, Train
-from ddp.core.messages.events import Averaged, Progress, Snapshot
+from ddp.core.messages.events import Averaged, Evaluated, Progress, Snapshot
 from ddp.core.samples.spans import Chunk
 
 RECORDED = Path(__file__).parents[4] / "benchmarks/golden/recorded/mlp/cpu_sync"
@@ -75,3 +76,14 @@ def test_the_breakdown_asks_for_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(breakdown, "_processor", lambda *_: "")
     monkeypatch.setattr(breakdown, "otherwise_slow", lambda *_: "")
     assert "waited for orders" in breakdown._unlike(run, rounds(10))
+
+
+@pytest.mark.parametrize("samples", [0, 5])
+def test_an_evaluation_of_samples_has_timings(samples: int) -> None:
+    """In virtual time one of an empty test set takes none."""
+    known = Records(
+        progress=[Progress(0.0, 0, 0, 0, 0, 0.0, 1.0, 0.1)], evaluated=[Evaluated(1.0, 0, 0, samples, 0.0, 0.0, 0.0)]
+    )
+    metrics = SimpleNamespace(engine="virtual", policy="sync", backend="nccl", world_size=2, batch_size=16)
+    run: Any = SimpleNamespace(metrics=metrics)
+    assert bool(lacking(run, known)) is (samples > 0)

@@ -48,6 +48,8 @@ def test_volume_with_micro_batches(backend: str, meetings: int) -> None:
     about = {"backend": backend, "batch_size": 20, "epochs_planned": 2, "parameters": 500}
     metrics = metrics.model_copy(update=about | {"ledger": metrics.ledger.model_copy(update={"samples": 106})})
     assert volume(metrics, {"train": {"accumulate": 4}}).expected == meetings * 2 * 500 * 4
+    known = volume(metrics, {"train": {"accumulate": 20}}).expected  # batch norm: 10 micro-batches of 2, else 20
+    assert known == (None if meetings == 22 else meetings * 2 * 500 * 4)
 
 
 def test_bytes_of_the_rest_are_not_divided_by_all_steps() -> None:
