@@ -27,10 +27,10 @@ from bench.validate.emulation.virtual_steps import otherwise_timed
 from bench.validate.evidence.consistency import PRESENCE
 from bench.validate.records.complete_rounds import survivors
 from bench.validate.records.reading import lost_nobody
-from bench.validate.records.run_records import BETWEEN_STEPS, Records
+from bench.validate.records.run_records import BETWEEN_STEPS, UNBLOCKED, Records
 from bench.validate.rules.due_slices import lacking
 from bench.validate.rules.idle_ranks import unwaited
-from bench.validate.verdicts.findings import UNBLOCKED, Case
+from bench.validate.verdicts.findings import Case
 from bench.validate.verdicts.verdict import Verdict, verdict
 from ddp.backends import is_torch_native
 from ddp.core.messages.events import Reduced, Snapshot

@@ -14,8 +14,8 @@ from math import inf
 from bench.base.number_format import plural
 from bench.results.runfolder import Run
 from bench.validate.baselines.reference import Sets
-from bench.validate.records.run_records import Records
-from bench.validate.verdicts.findings import UNBLOCKED, Case
+from bench.validate.records.run_records import UNBLOCKED, Records
+from bench.validate.verdicts.findings import Case
 from bench.validate.verdicts.verdict import Verdict, verdict
 from ddp.permutation import visited
 from ddp.tally import MODULUS, tally

@@ -18,10 +18,10 @@ from pydantic import JsonValue
 from bench.base.number_format import plural
 from bench.results.runfolder import Run, group_of
 from bench.results.schema import Elche, Metrics
-from bench.validate.records.run_records import Records
+from bench.validate.records.run_records import UNBLOCKED, Records
 from bench.validate.rules.guard_rule import against_guard
 from bench.validate.rules.window_rule import apart_from_settings, apart_from_speeds, off_rule
-from bench.validate.verdicts.findings import UNBLOCKED, Case
+from bench.validate.verdicts.findings import Case
 from bench.validate.verdicts.verdict import Verdict, verdict
 from ddp.core.policies import POLICIES
 

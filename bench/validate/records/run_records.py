@@ -41,6 +41,8 @@ from ddp.sketches import decode
 
 Order = Average | Apply | Evaluate
 Work = Train | Save | Order
+UNBLOCKED = "cpu"
+"""The backend on which no rank waits for another."""
 BETWEEN_STEPS = ("wait", "evaluate", "checkpoint")
 """Kinds of slices that lie outside of steps."""
 WORK = ("data", "forward", "backward", "optimizer")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bench.results.runfolder import Run
-from bench.validate.records.run_records import Records
-from bench.validate.verdicts.findings import UNBLOCKED
+from bench.validate.records.run_records import UNBLOCKED, Records
 from ddp.backends import is_torch_native
 from ddp.core.policies import meets_every_step
 

@@ -21,9 +21,6 @@ from bench.validate.verdicts.verdict import Verdict, verdict
 
 T = TypeVar("T")
 
-UNBLOCKED = "cpu"
-"""The backend on which no rank waits for another."""
-
 
 @dataclass(frozen=True)
 class Case:
