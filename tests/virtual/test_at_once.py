@@ -106,6 +106,7 @@ def hooked(place: str) -> Task:
 
     def halved(module: nn.Module, inputs: Any, outputs: Tensor) -> None:
         if outputs.requires_grad:
+            # torch has no types for it
             outputs.register_hook(lambda gradient: gradient / 2)  # type: ignore[no-untyped-call]
 
     def net() -> nn.Module:

@@ -57,7 +57,7 @@ class Slices:
 
     @cached_property
     def by_rank(self) -> dict[int, Places]:
-        """Rank -> indices of its slices, sorted by start."""
+        """Return rank -> indices of its slices, sorted by start."""
         order = np.lexsort((self.start, self.rank))
         ranks, first = np.unique(self.rank[order], return_index=True)
         return dict(zip(ranks.tolist(), np.split(order, first[1:]), strict=True)) if len(ranks) else {}
@@ -68,12 +68,12 @@ class Slices:
 
     @cached_property
     def kinds(self) -> tuple[list[str], Places]:
-        """The distinct kinds, and the index of each slice's kind among them."""
+        """Return the distinct kinds, and the index of each slice's kind among them."""
         return numbered(self.kind.tolist())
 
     @cached_property
     def exchanges(self) -> tuple[Flags, Places, Floats]:
-        """Which slices are exchanges; the collective of each exchange; when the last rank arrived at each collective."""
+        """Return which slices are exchanges; the collective of each exchange; when its last rank arrived."""
         exchange = self.kind == "exchange"
         _, collective = np.unique(self.seq[exchange], return_inverse=True)
         arrival = np.full(int(collective.max(initial=-1)) + 1, -np.inf)

@@ -18,7 +18,7 @@ from bench.validate.records.run_records import Records
 from bench.validate.recount.figure import Figure
 from bench.validate.recount.goodput import arrivals, goodput
 from bench.validate.recount.identity import identity
-from bench.validate.recount.learning import clocked, learning
+from bench.validate.recount.learning import learning
 from bench.validate.recount.losses import losses, slow_ranks
 from bench.validate.recount.rounds import brought_in, rounds
 from bench.validate.recount.timing import meeting, timing
@@ -56,11 +56,10 @@ def figures(run: Run, known: Records) -> Iterator[Figure]:
     yield from losses(m, known)
     if not m.begun_without:
         yield from identity(m, part, run.config)
-        yield from learning(m, known)
+        yield from learning(m, known, lost_nobody(m))
     if not lost_nobody(m):
         yield from brought_in(known)
         return
-    yield from clocked(m, known)
     yield from slow_ranks(m, known)
     yield from timing(m, part)
     yield from meeting(m, part)

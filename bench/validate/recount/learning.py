@@ -36,8 +36,9 @@ class _EpochRecords:
         return max((event.at for event in self.answers), default=self.ended)
 
 
-def learning(m: Metrics, known: Records) -> Iterator[Figure]:
-    """Yield the figures of the epochs, and those that follow from them."""
+def learning(m: Metrics, known: Records, whole: bool = True) -> Iterator[Figure]:
+    """Yield the figures of the epochs, and those that follow from them. `whole`: the run lost nobody, so that the ends of
+    its epochs and its ledger follow from the reports, too."""
     epochs = _epochs(m, known)
     yield Figure("epochs", [row.epoch for row in m.epochs], sorted(epochs))
     yield Figure("steps", m.steps, sum(event.steps for event in known.progress))
@@ -46,13 +47,8 @@ def learning(m: Metrics, known: Records) -> Iterator[Figure]:
         if row.epoch in epochs:
             yield from _epoch(row, epochs[row.epoch], m.world_size, known)
     yield from _final(m)
-
-
-def clocked(m: Metrics, known: Records) -> Iterator[Figure]:
-    """Yield when each epoch ended, and its ledger: figures of a run that lost nobody."""
-    if known.resumed:
+    if not whole or known.resumed:
         return
-    epochs = _epochs(m, known)
     for row in m.epochs:
         if row.epoch in epochs:
             seconds = trained_until(known, epochs[row.epoch].ended)

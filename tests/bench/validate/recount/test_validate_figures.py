@@ -17,7 +17,7 @@ from bench.validate.checks import figures
 from bench.validate.records.reading import records
 from bench.validate.records.run_records import Records
 from bench.validate.recount.identity import identity
-from bench.validate.recount.learning import clocked, learning
+from bench.validate.recount.learning import learning
 from bench.validate.verdicts.findings import Case
 from ddp.core.figures import summary
 from ddp.core.messages.events import Evaluated
@@ -150,7 +150,7 @@ def test_an_epoch_that_is_evaluated_in_part_ends_with_its_last_report(run: Run) 
     assert known is not None
     assert [row.eval for row in metrics.epochs] == [None] * 4
     known = replace(known, evaluated=[late(event) for event in known.evaluated if event.rank == 0])
-    assert [each.wrong for each in clocked(metrics, known) if each.wrong and each.name.endswith(".seconds")] == []
+    assert [each.wrong for each in learning(metrics, known) if each.wrong and each.name.endswith(".seconds")] == []
 
 
 @pytest.mark.parametrize(
