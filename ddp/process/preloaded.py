@@ -9,12 +9,22 @@ import gc
 import json
 import os
 import signal
+import sys
 from contextlib import suppress
+from types import TracebackType
 
 from ddp import user_code
 from ddp.process.forkserver import GIVEN, NAMES, PATHS, PRELOAD
 from ddp.process.orphans import at_parents_end, bind_server
 
+
+def _report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print a traceback, unless the parent ended while it told a process what to do: who killed it knows."""
+    if not issubclass(kind, EOFError):
+        sys.__excepthook__(kind, error, trace)
+
+
+sys.excepthook = _report
 at_parents_end(signal.SIGKILL)  # no ranks yet; the imports take seconds in which the server reads nothing
 
 given = json.loads(os.environ.pop(GIVEN, "{}"))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import platform
 import resource
+import subprocess
+import sys
 from multiprocessing.connection import Connection
 
 import pytest
@@ -55,3 +58,29 @@ def test_processes_hear_of_no_start_method_that_they_do_not_know(monkeypatch: py
         assert multiprocessing.get_start_method() == "foreign"
     finally:
         multiprocessing.set_start_method(before, force=True)
+
+
+_KILLED_WHILE_IT_STARTS_A_RANK = """
+import os, signal
+from multiprocessing import forkserver as theirs
+from ddp.process import forkserver
+
+context = forkserver.warm()
+connect = theirs.connect_to_new_process
+def killed(fds):
+    connect(fds)  # the process is forked and waits for what it shall do
+    os.kill(os.getpid(), signal.SIGKILL)
+theirs.connect_to_new_process = killed
+context.Process(target=print).start()
+"""
+
+
+def test_a_parent_killed_while_it_starts_a_rank_leaves_no_traceback() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", _KILLED_WHILE_IT_STARTS_A_RANK],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=dict(os.environ),
+    )
+    assert (ended.returncode, ended.stderr) == (-9, "")
