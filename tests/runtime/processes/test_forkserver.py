@@ -75,11 +75,6 @@ context.Process(target=print).start()
 
 
 def test_a_parent_killed_while_it_starts_a_rank_leaves_no_traceback() -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", _KILLED_WHILE_IT_STARTS_A_RANK],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=dict(os.environ),
-    )
+    command = [sys.executable, "-c", _KILLED_WHILE_IT_STARTS_A_RANK]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stderr) == (-9, "")
