@@ -163,6 +163,9 @@ def test_a_core_that_is_shared_makes_work_take_up_to_twice_as_long() -> None:
     assert (named.rank, named.cause) == (0, COMPUTE)
     (named,) = fed(*[SOUND] * 5, *[(0.6, 0.12, 0.2)] * 3).ranks
     assert (named.rank, named.cause) == (0, COMPUTE)
+    found = [SOUND] * 5 + [(0.24, 0.04, 0.2)] * 2
+    (named,) = fed(*found, *[(0.34, 0.04, 0.2)] * 5).ranks
+    assert (named.rank, named.cause) == (0, HOST), "its host was found already, by a wait of 0.2 times the usual work"
 
 
 def cored(*windows: tuple[float, float]) -> SlowFold:

@@ -34,8 +34,9 @@ LEAST_PACE = 1e-9
 """Seconds per sample below which nothing is measured."""
 CROWDED, SHARED, TWICE = 1.0, 0.25, 2.0
 """A rank is on a crowded machine if it waits for a core for this multiple of the time that its work took before: the second
-one explains work that takes up to `TWICE` as long, as a core that is shared is slower while it runs, too. So does a machine
-that was slow in one of the last `LEAST` windows: it slows ranks by different factors, and they recover one by one."""
+one explains work that takes up to `TWICE` as long, as a core that is shared is slower while it runs, too; half of it does
+where the machine is found slow already. So does a machine that was slow in one of the last `LEAST` windows: it slows ranks by
+different factors, and they recover one by one."""
 LEAST_S = 0.1
 """Least seconds of work in a window: shorter ones between two averages are combined."""
 COMPUTE, INPUT, HOST, LINK = "compute", "input", "host", "link"
@@ -259,7 +260,8 @@ class SlowFold:
         last = row[-1]  # the first window may be slow in part only
         factor = last.own / max(usual.own, LEAST_PACE) if others else last.whole / max(usual.whole, LEAST_PACE)
         cause = cause_of(now, usual, others) if others else HOST
-        if cause == COMPUTE and now.host > (SHARED if factor < TWICE else CROWDED) * usual.own:
+        shared = SHARED / 2 if known else SHARED
+        if cause == COMPUTE and now.host > (shared if factor < TWICE else CROWDED) * usual.own:
             cause = HOST  # sharing a core also costs caches and clock speed, so computing itself takes longer
         if cause == HOST and known:
             return
