@@ -35,8 +35,8 @@ LEAST_PACE = 1e-9
 CROWDED, SHARED, TWICE = 1.0, 0.25, 2.0
 """A rank is on a crowded machine if it waits for a core for this multiple of the time that its work took before: the second
 one explains work that takes up to `TWICE` as long, as a core that is shared is slower while it runs, too; half of it does
-where the machine is found slow already. So does a machine that was slow in one of the last `LEAST` windows: it slows ranks by
-different factors, and they recover one by one."""
+where the machine is found slow already. So does a machine that was slow in one of the last `LEAST` windows: it slows ranks
+by different factors, and they recover one by one."""
 LEAST_S = 0.1
 """Least seconds of work in a window: shorter ones between two averages are combined."""
 COMPUTE, INPUT, HOST, LINK = "compute", "input", "host", "link"
