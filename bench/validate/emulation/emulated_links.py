@@ -1,22 +1,29 @@
-"""Averages and collectives over emulated links take at least the time that the links need, and not much longer. The
-bound shares no code with the engine. Pure."""
+"""Averages and collectives over emulated links take at least the time that the links need, and not much longer. In virtual
+time they take exactly that, but for jitter and losses. The bounds share no code with the engine. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from math import sqrt
 from typing import Any
 
 from bench.base.grouping import grouped
 from bench.results.runfolder import group_of
 from bench.results.schema import Metrics
+from bench.validate.emulation.link_seconds import Needed
+from bench.validate.emulation.link_words import WrittenLinks, read_links
+from bench.validate.emulation.snapshot_links import quick_snapshot
 from bench.validate.records.run_records import Collective, Records
 from ddp.backends import BACKENDS, SyncKind
-from ddp.core.network.links import RING, Links, parse
 from ddp.core.policies import meets_every_step
 from ddp.core.settings.faults import parse as parse_fault
 
-NEARLY = 0.95
-"""Fraction of the least time below which an average is too fast."""
+NEARLY, EXACTLY = 0.95, 1 - 1e-6
+"""Fraction of the least time below which an average is too fast, by a machine's clock and in virtual time."""
+SURELY = 6.0
+"""Standard deviations by which jitter and losses are never below their mean: a probability of 2e-8."""
+WIDE, ALONE_S = 8, 0.001
+"""Bytes of a number in an average, which is followed by its weight, and least seconds of a collective in virtual time."""
 HALVES = ("zero1", "zero2", "zero3")
 """Backends with collectives of half an all-reduce."""
 FEW, TIMES = 5, 2.0
@@ -32,61 +39,78 @@ def other_than_links(m: Metrics, known: Records, config: dict[str, Any]) -> str:
         return ""
     if m.engine == "virtual" and not any(end.elapsed for end in known.ends):
         return ""  # an earlier version delayed only a part of the bytes
-    links = parse(words)
-    if links is None:
+    links = read_links(words)
+    if not links.links:
         return ""
-    return _quick_average(m, known, links) or _quick_collective(m, known, links) or _slow(m, known, links)
+    nearly = EXACTLY if m.engine == "virtual" else NEARLY
+    return (
+        _quick_average(m, known, links, nearly)
+        or _quick_collective(m, known, links, nearly)
+        or quick_snapshot(m, known, links, nearly)
+        or _slow(m, known, links)
+    )
 
 
-def _quick_collective(m: Metrics, known: Records, links: Links) -> str:
-    """Name the collective of all ranks that ended too early after the last rank began."""
-    part = 0.5 if m.backend in HALVES else 1.0
-    for took, least, size in _took(m, [*known.collectives.values(), *known.hidden.values()], links):
-        if took < NEARLY * part * least:
+def _quick_collective(m: Metrics, known: Records, links: WrittenLinks, nearly: float) -> str:
+    """Name the collective of all ranks that ended too early after the last rank began, or say that all together did."""
+    count, whole, mean, variance = 0, 0.0, 0.0, 0.0
+    for took, needed, size in _took(m, [*known.collectives.values(), *known.hidden.values()], links):
+        if took < nearly * needed.least:
             return (
-                f"a collective took {took * 1e3:.3g} ms, but {size} bytes over these links need {part * least * 1e3:.3g} ms "
+                f"a collective took {took * 1e3:.3g} ms, but {size} bytes over these links need {needed.least * 1e3:.3g} ms "
                 "(cluster.links)"
             )
+        count, whole = count + 1, whole + took
+        mean, variance = mean + needed.mean, variance + needed.variance
+    if whole < nearly * (mean - SURELY * sqrt(variance)):
+        return (
+            f"{count} collectives took {whole:.4g} s, but with their jitter and losses need {mean:.4g} s, at least "
+            f"{mean - SURELY * sqrt(variance):.4g} s (cluster.links)"
+        )
     return ""
 
 
-def _slow(m: Metrics, known: Records, links: Links) -> str:
-    """Say that even the quickest collective was too slow. Only plain slow links and data of one type are judged."""
-    plain = links.algorithm == RING and not any(rule.link.shared or rule.link.loss for rule in links.rules)
+def _slow(m: Metrics, known: Records, links: WrittenLinks) -> str:
+    """Say that even the quickest collective was too slow; in virtual time, that an average was. Only data of one type is
+    judged."""
     alike = len({group.dtype for group in known.groups}) == 1
-    if (
-        not plain
-        or not alike
-        or m.backend != "nccl"
-        or any(parse_fault(each).kind == "link" for each in m.scripted_faults)
-    ):
+    if not alike or m.backend != "nccl" or any(parse_fault(each).kind == "link" for each in m.scripted_faults):
         return ""
-    jitter = 4 * (m.world_size - 1) * max(rule.link.jitter_s for rule in links.rules)
+    every = list(_took(m, known.collectives.values(), links))
+    whole = WIDE * (sum(group.elements for group in known.groups) + 1)  # bytes of an average that is one collective
+    for took, needed, size in every if m.engine == "virtual" else ():
+        if size == whole and took * EXACTLY > max(needed.most, ALONE_S):
+            return (
+                f"a collective took {took * 1e3:.3g} ms, but {size} bytes over these links need {needed.most * 1e3:.3g} ms "
+                "at most (cluster.links)"
+            )
     each = [
-        (took - m.world_size * (CLOCK + size / COPIED) - TIMES * (least + jitter), took, least)
-        for took, least, size in _took(m, known.collectives.values(), links)
-        if least > m.world_size * CLOCK
+        (took - m.world_size * (CLOCK + size / COPIED) - TIMES * needed.most, took, needed.most)
+        for took, needed, size in every
+        if needed.least > m.world_size * CLOCK
     ]
-    over, took, least = min(each, default=(0.0, 0.0, 0.0))
+    over, took, most = min(each, default=(0.0, 0.0, 0.0))
     if len(each) < FEW or over <= 0:
         return ""
     return (
         f"each of {len(each)} collectives was too slow: one took {took * 1e3:.3g} ms, where these links need "
-        f"{least * 1e3:.3g} ms (cluster.links)"
+        f"{most * 1e3:.3g} ms (cluster.links)"
     )
 
 
-def _took(m: Metrics, collectives: Iterable[list[Collective]], links: Links) -> Iterator[tuple[float, float, int]]:
-    """Yield the seconds of each collective of all ranks since the last one began, the least seconds of an all-reduce, and
-    the bytes."""
+def _took(
+    m: Metrics, collectives: Iterable[list[Collective]], links: WrittenLinks
+) -> Iterator[tuple[float, Needed, int]]:
+    """Yield the seconds of each collective of all ranks since the last one began, what it needs, and the bytes."""
+    part = 0.5 if m.backend in HALVES else 1.0
     for parts in collectives:
-        ranks, size = sorted({rank for rank, *_ in parts}), min(size for *_, size in parts)
+        ranks, size = tuple(sorted({rank for rank, *_ in parts})), min(size for *_, size in parts)
         if size and len(ranks) == len(parts) == m.world_size:
             took = min(end for _, _, end, _ in parts) - max(begin for _, begin, _, _ in parts)
-            yield took, least_s(links, ranks, size), size
+            yield took, Needed.all_reduce(links, ranks, size, part), size
 
 
-def _quick_average(m: Metrics, known: Records, links: Links) -> str:
+def _quick_average(m: Metrics, known: Records, links: WrittenLinks, nearly: float) -> str:
     """Name the average that was too quick. The fastest rank's time counts, as it waited for none."""
     backend = BACKENDS.get(m.backend or "")
     if meets_every_step(m.policy) or backend is None or SyncKind.COLLECTIVE not in backend.sync:
@@ -94,34 +118,10 @@ def _quick_average(m: Metrics, known: Records, links: Links) -> str:
     rounds = grouped((event.round, event) for event in known.averaged)
     for number, events in rounds.items():
         took, size = min(event.seconds for event in events), min(event.bytes for event in events)
-        least = least_s(links, sorted(event.rank for event in events), size)
-        if len(events) == m.world_size and took < NEARLY * least:
+        least = Needed.all_reduce(links, tuple(sorted(event.rank for event in events)), size).least
+        if len(events) == m.world_size and took < nearly * least:
             return (
                 f"the average of round {number} took {took * 1e3:.3g} ms, but {size} bytes over these links need "
                 f"{least * 1e3:.3g} ms (cluster.links)"
             )
     return ""
-
-
-def least_s(links: Links, ranks: list[int], size: int) -> float:
-    """Return the least seconds of an all-reduce of `size` bytes.
-
-    A ring needs 2(n-1) messages of size/n in sequence. Trees and halving-doubling need 2 log2(n) messages, and move
-    2(n-1)/n of the bytes. Jitter is taken at its best.
-    """
-    count = len(ranks)
-    if links.algorithm == RING:
-        pairs = [(rank, ranks[(place + 1) % count]) for place, rank in enumerate(ranks)]
-    else:
-        pairs = [(a, b) for a in ranks for b in ranks if a < b]
-    places = [links.between(a, b) for a, b in pairs]
-    if count < 2 or (links.algorithm != RING and min(places) < 0):
-        return 0.0
-    rules = [links.rules[place].link for place in places if place >= 0]
-    messages = 2 * (count - 1) if links.algorithm == RING else 2 * (count.bit_length() - 1)
-    moved = 2 * (count - 1) / count * size
-    delays = [messages * (link.latency_s - link.jitter_s) for link in rules]
-    moves = [moved / link.bandwidth for link in rules]
-    if links.algorithm == RING:  # each message waits for the slowest of its round
-        return max(map(sum, zip(delays, moves, strict=True)), default=0.0)
-    return min(delays) + min(moves)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,13 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.validate.emulation.emulated_links import least_s, other_than_links
+from bench.validate.emulation.emulated_links import other_than_links
+from bench.validate.emulation.link_seconds import Needed
+from bench.validate.emulation.link_words import PRESETS, read_links
 from bench.validate.records.run_records import Records
 from ddp.core.messages.event_parts import SketchGroup
 from ddp.core.messages.events import Averaged
 from ddp.core.messages.run_bounds import RunEnd
 from ddp.core.network.link_costs import collective_s
-from ddp.core.network.links import ALGORITHMS, parse
+from ddp.core.network.links import ALGORITHMS, link, parse
 
 UNLIKE = ["0-3+4-7:20ms/10gbit", "0-3:0.05ms/100mbit", "4-7:0.05ms/100mbit"]
 
@@ -26,10 +29,12 @@ UNLIKE = ["0-3+4-7:20ms/10gbit", "0-3:0.05ms/100mbit", "4-7:0.05ms/100mbit"]
     size=st.integers(0, 10**7),
     number=st.integers(0, 99),
     algorithm=st.sampled_from(ALGORITHMS),
+    part=st.sampled_from([0.5, 1.0]),
     words=st.sampled_from(
         [
             ["4ms/100mbit"],
             ["wan_1g_30ms/jitter10ms/loss1%"],
+            ["home_100m/loss20%/shared", "3-8:1ms/9kbit/jitter0.5ms"],
             ["1ms/1mbit/shared"],
             ["0-1:2ms/10mbit"],
             ["5ms/1gbit", "0:ib"],
@@ -37,19 +42,38 @@ UNLIKE = ["0-3+4-7:20ms/10gbit", "0-3:0.05ms/100mbit", "4-7:0.05ms/100mbit"]
         ]
     ),
 )
-def test_no_collective_of_the_engine_is_quicker(
-    ranks: int, size: int, number: int, algorithm: str, words: list[str]
+def test_no_collective_of_the_engine_is_quicker_or_slower(
+    ranks: int, size: int, number: int, algorithm: str, part: float, words: list[str]
 ) -> None:
-    links = parse([*words, algorithm], seed=1)
+    links, members = parse([*words, algorithm], seed=1), tuple(range(ranks))
     assert links is not None
-    took = collective_s(links, tuple(range(ranks)), size, number)
-    assert least_s(links, list(range(ranks)), size) <= took * (1 + 1e-9)
+    took, needed = collective_s(links, members, size, number, part), seconds([*words, algorithm], ranks, size, part)
+    assert needed.least * (1 - 1e-9) <= took <= needed.most * (1 + 1e-9)
 
 
-def test_messages_and_bytes_may_go_by_unlike_links() -> None:
-    links = parse([*UNLIKE, "halving_doubling"], 8)
+def seconds(words: Sequence[str], ranks: int, size: int, part: float = 1.0) -> Needed:
+    return Needed.all_reduce(read_links(words), tuple(range(ranks)), size, part)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_mean_of_collectives_is_that_of_the_engine(algorithm: str) -> None:
+    words = ["10ms/100mbit/jitter5ms/loss2%/shared", algorithm]
+    links = parse(words, 5, seed=1)
     assert links is not None
-    assert least_s(links, list(range(8)), 10**6) <= collective_s(links, tuple(range(8)), 10**6)
+    took = [collective_s(links, tuple(range(5)), 10_000, number) for number in range(4000)]
+    needed = seconds(words, 5, 10_000)
+    assert fmean(took) == pytest.approx(needed.mean, abs=4 * (needed.variance / len(took)) ** 0.5)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("more", ["", "/2.5e-1gbit/jitter2us/loss2%/shared"])
+def test_links_are_read_as_the_engine_reads_them(name: str, more: str) -> None:
+    mine, theirs = read_links(f"0-3_8+4:{name}{more}").links[0], link(name + more)
+    assert mine.groups == (((0, 3), (8, 8)), ((4, 4),))
+    assert mine.shared is theirs.shared
+    values = [(mine.latency, theirs.latency_s), (mine.jitter, theirs.jitter_s), (mine.bandwidth, theirs.bandwidth)]
+    for own, other in (*values, (mine.loss, theirs.loss), (mine.again, theirs.again_s), (mine.rate, theirs.rate)):
+        assert own == pytest.approx(other, rel=1e-12)
 
 
 @pytest.mark.parametrize(("elapsed", "named"), [(3.0, True), (None, False)])
@@ -61,9 +85,7 @@ def test_of_virtual_runs_of_earlier_versions_nothing_is_said(elapsed: float | No
 
 
 def test_of_plain_links_it_is_the_time_of_a_ring() -> None:
-    links = parse(["4ms/100mbit"], 3)
-    assert links is not None
-    assert least_s(links, [0, 1, 2], 30_000) == pytest.approx(4 * 0.004 + 40_000 / 12.5e6)
+    assert seconds(["4ms/100mbit"], 3, 30_000).least == pytest.approx(4 * 0.004 + 40_000 / 12.5e6)
 
 
 def metrics(**more: Any) -> Any:
