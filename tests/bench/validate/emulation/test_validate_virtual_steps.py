@@ -111,3 +111,13 @@ def test_of_many_ranks_a_step_has_two_slices(ranks: int) -> None:
     about = {"engine": "virtual", "world_size": ranks, "batch_size": BATCH, "backend": "cpu", "policy": "sync"}
     run: Any = SimpleNamespace(metrics=SimpleNamespace(**about))
     assert bool(lacking(run, known)) is (ranks == engine.MOST)
+
+
+@pytest.mark.parametrize(("policy", "read", "named"), [("sync", 11, False), ("sync", 10, True), ("cadence", 11, True)])
+def test_a_step_without_samples_takes_no_virtual_time(policy: str, read: int, named: bool) -> None:
+    """A clean run of three ranks, of which one had no sample of an epoch's last batch, failed."""
+    known = Records(progress=[Progress(0.0, 0, 0, 12, 11 * BATCH, 0.0, 1.0, 0.1)])
+    known.slices.update({(0, kind): read for kind, _ in engine.PARTS} | {(0, "exchange"): 12})
+    about = {"engine": "virtual", "world_size": 3, "batch_size": BATCH, "backend": "nccl", "policy": policy}
+    run: Any = SimpleNamespace(metrics=SimpleNamespace(**about))
+    assert bool(lacking(run, known)) is named
