@@ -34,7 +34,7 @@ def first_start(store: Store, key: bytes) -> float | None:
 
 def first_start_alone(environ: Mapping[str, str]) -> float | None:
     """Return the same for torchrun's only process, from its variables; None if it is unknown."""
-    if environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+    if environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" or environ.get("TORCHELASTIC_MAX_RESTARTS") == "0":
         return None
     from torch._C._distributed_c10d import TCPStore
 
