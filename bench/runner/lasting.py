@@ -59,7 +59,7 @@ def reduced(value: object) -> str | tuple[Any, ...]:
 
 def _named(value: object, kind: type) -> set[str]:
     """Return the names of an object's descriptors of that kind."""
-    return {name for base in type(value).__mro__ for name, held in vars(base).items() if isinstance(held, kind)}
+    return {name for base in type(value).__mro__ for name, known in vars(base).items() if isinstance(known, kind)}
 
 
 def _path(kind: type) -> str:
