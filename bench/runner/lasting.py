@@ -42,7 +42,8 @@ def reduced(value: object) -> str | tuple[Any, ...]:
     """Return what pickle makes of an object, or its attributes if it cannot be pickled."""
     lazy = sorted(_named(value, lazy_property))
     if lazy:  # which of them it was made with cannot be known
-        value = copy.copy(value)
+        with suppress(Exception):
+            value = copy.copy(value)
         for name in lazy:
             with suppress(Exception):
                 getattr(value, name)
