@@ -109,8 +109,8 @@ class TrainingLoop:
 
     def come(self, transport: str) -> None:
         """Report that a restarted rank is ready to join."""
-        samples, digest = self.replica.samples, self.replica.state.digest()
-        self._send(Joining(now(), self.rank, samples, digest, self.job.life, str(self.device), transport))
+        samples, digest, data = self.replica.samples, self.replica.state.digest(), self.replica.record.content
+        self._send(Joining(now(), self.rank, samples, digest, self.job.life, str(self.device), transport, data))
 
     def train(self, step: Step) -> None:
         """Train one step; report if the rank runs out of work or the last report is older than `report_s`."""

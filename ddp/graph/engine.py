@@ -28,6 +28,7 @@ from ddp.core.state.coordinator_state import Mark
 from ddp.core.worker import Step
 from ddp.engine import solo
 from ddp.engine.loop import TrainingLoop
+from ddp.engine.once import Once
 from ddp.engine.phased_loop import loop_of
 from ddp.engine.solo import Emit
 from ddp.gradients.exchange import Exchange
@@ -78,8 +79,7 @@ class _Engine:
         self._in_turn = WorkerThreads(job.world_size, parallel=False)
         self._events: list[Any] = []
         """Events from the replicas' threads, until this thread emits them."""
-        task = job.task()
-        shared = replace(job, task=lambda: task)  # data is read once for all
+        shared = replace(job, task=Once(job.task))  # data is read once for all
         self._loops = self._in_turn.run(
             [partial(loop_of, shared, rank, self._events.append, Accumulating) for rank in range(job.world_size)]
         )

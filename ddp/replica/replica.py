@@ -20,7 +20,7 @@ from ddp.data.batch_loader import feed
 from ddp.data.contents import value_sum
 from ddp.data.data_record import DataRecord
 from ddp.data.epoch_order import EpochOrder
-from ddp.data.seeded import seed_others
+from ddp.data.seeded import seed_all
 from ddp.permutation import derive
 from ddp.process.meter import Meter
 from ddp.process.slowdown import Slowdown
@@ -53,8 +53,7 @@ class Replica:
 
     def __init__(self, job: Job, device: torch.device, meter: Meter, slowdown: Slowdown) -> None:
         torch.set_num_threads(1)
-        torch.manual_seed(derive(job.seed, "init"))
-        seed_others(derive(job.seed, "init"))  # all ranks create the same model
+        seed_all(derive(job.seed, "init"))  # all ranks create the same model and data
         self._job, self._meter, self._slowdown, self._device = job, meter, slowdown, device
         self.task = job.task()
         self.model = trainable(self.task.model()).to(device)

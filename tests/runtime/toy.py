@@ -7,9 +7,10 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -83,6 +84,23 @@ def task(
         eval_data=partial(TensorSource, *data(100)),
         schedule=schedule,
     )
+
+
+def drawn() -> Task:
+    """Points that are split by numbers of the global generators, from which all other parts draw before."""
+    plain, points, first = task(), data(SAMPLES + 40), torch.randperm(SAMPLES + 40)
+
+    def optimizer(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        torch.rand(()), np.random.rand()
+        return torch.optim.SGD(parameters, lr=0.1)
+
+    @cache
+    def split() -> tuple[TensorSource, TensorSource]:
+        places = first[torch.randperm(len(first))][np.random.permutation(len(first))]
+        one, other = ([part[some] for part in points] for some in (places[:SAMPLES], places[SAMPLES:]))
+        return TensorSource(*one), TensorSource(*other)
+
+    return replace(plain, optimizer=optimizer, train_data=lambda: split()[0], eval_data=lambda: split()[1])
 
 
 def rising_schedule(fraction: float) -> float:

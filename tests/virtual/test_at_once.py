@@ -14,8 +14,10 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import Dataset
 
 from ddp.core.errors import RankFailed
+from ddp.core.messages.events import Ready
 from ddp.core.settings.virtual_time import VirtualTime
 from ddp.data.dataset import as_source, collated
+from ddp.engine import solo
 from ddp.replica.task import Task
 from ddp.trainer.mistakes import CheckedStep
 from ddp.virtual import engine
@@ -170,3 +172,9 @@ def test_hooks_on_the_forward_pass_train_at_once(play: Play, policy: str) -> Non
         played = play(policy, "nccl", partial(hooked, "forward"), world_size=3, **more)
         ends.append(torch.cat([value.flatten() for value in played.state().values()]))
     assert torch.allclose(*ends, atol=1e-6)
+
+
+def test_data_that_is_split_by_drawn_numbers_is_that_of_solo(play: Play) -> None:
+    (alone,) = play("sync", "nccl", toy.drawn, world_size=1, epochs=1, engine=solo).of(Ready)
+    for each in play("sync", "nccl", toy.drawn, epochs=1, engine=engine).of(Ready):
+        assert (each.digest, each.data) == (alone.digest, alone.data)

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_map
 from bench.audit.bundled.definitions import defined, is_near
 from bench.audit.documented.rules import Rules, autocast, micro_ends, norm_of, total_of, unscale
 from bench.audit.documented.schedules import stepped
-from bench.audit.documented.seeds import seed_of, seed_others, step_seed
+from bench.audit.documented.seeds import step_seed
 from bench.audit.kept_files import BUFFERS, OPTIMIZER, PARAMETERS, Incomplete, Name
 from bench.audit.repeated.step_scalars import Collected, Totals
 from ddp.replica.task import Task
@@ -58,11 +58,9 @@ class Done:
 class Bench:
     """A model of the task on a device, which repeats steps."""
 
-    def __init__(self, task: Task, rules: Rules, reading: Reading, device: torch.device) -> None:
+    def __init__(self, task: Task, model: nn.Module, rules: Rules, reading: Reading, device: torch.device) -> None:
         self.task, self.rules, self.device, self._read = task, rules, device, reading
-        torch.manual_seed(seed_of(rules.seed, "init"))
-        seed_others(seed_of(rules.seed, "init"))
-        self.model = task.model().to(device)
+        self.model = model.to(device)
         self._schedule = stepped(task.schedule)
         self.parameters = dict(self.model.named_parameters())
         self.buffers = dict(self.model.named_buffers())

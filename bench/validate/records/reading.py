@@ -42,7 +42,7 @@ from ddp.core.messages.events import (
     Snapshot,
     Trained,
 )
-from ddp.core.messages.join_events import Joined
+from ddp.core.messages.join_events import Joined, Joining
 from ddp.core.messages.run_bounds import RunEnd, RunHeader
 from ddp.core.settings.faults import LOSING
 from ddp.process import codec
@@ -50,7 +50,7 @@ from ddp.process.codec import MeasuredSlice, Record
 
 WANTED: tuple[type[Any], ...] = (
     *(Ready, Progress, Snapshot, Averaged, Evaluated, RoundClosed, Finished, Trained, Resumed, Saved),
-    *(Plan, RunHeader, RunEnd, Reduce, Shared, Joined, Reduced, Merged, Failed, Lost, Drop),
+    *(Plan, RunHeader, RunEnd, Reduce, Shared, Joining, Joined, Reduced, Merged, Failed, Lost, Drop),
 )
 ORDERS = get_args(Order)
 _KIND = re.compile(rb'"type":"(\w+)"')

@@ -35,7 +35,7 @@ from ddp.core.messages.events import (
     Snapshot,
     Trained,
 )
-from ddp.core.messages.join_events import Joined
+from ddp.core.messages.join_events import Joined, Joining
 from ddp.core.messages.run_bounds import RunEnd, RunHeader
 from ddp.sketches import decode
 
@@ -70,6 +70,7 @@ class Records:
     ends: list[RunEnd] = field(default_factory=list)
     reduces: list[Reduce] = field(default_factory=list)
     shared: list[Shared] = field(default_factory=list)
+    joining: list[Joining] = field(default_factory=list)
     joined: list[Joined] = field(default_factory=list)
     reduced: list[Reduced] = field(default_factory=list)
     merged: list[Merged] = field(default_factory=list)
