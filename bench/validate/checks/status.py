@@ -44,8 +44,8 @@ def check(case: Case) -> Verdict:
     counted = ("ok", "diverged") if case.match is not None else ("ok",)
     bad = [run.metrics for run in cell.runs if run.metrics.status not in counted]
     settings = partial(case.derivation.value, unheeded, lost=True)
-    found = (_unallowed(run, read) or _ignored(run, settings) for run in (() if bad else cell.runs))
-    if wrong := next(filter(None, found), ""):
+    wrongs = (_unallowed(run, read) or _ignored(run, settings) for run in (() if bad else cell.runs))
+    if wrong := next(filter(None, wrongs), ""):
         return verdict("FAIL", "status", cell, f"{cell.status}; {wrong}", Exit.FAILED)
     if not bad:
         errors = "".join(f"seed {m.seed}: {line}; " for m in cell.bereft for line in unscripted(m))

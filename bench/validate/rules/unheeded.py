@@ -51,10 +51,10 @@ def _silences(cluster: Mapping[str, Any], known: Records) -> str:
     deadline = cluster.get("deadline_s")
     again = {move.rank for _, move in known.moves if isinstance(move, Restart)}
     for _, move in known.moves:
-        found = _SILENT.match(move.reason) if isinstance(move, Drop) and move.rank not in again else None
-        if found is None or not isinstance(deadline, int | float):
+        match = _SILENT.match(move.reason) if isinstance(move, Drop) and move.rank not in again else None
+        if match is None or not isinstance(deadline, int | float):
             continue
-        seconds = float(found[1])
+        seconds = float(match[1])
         if not deadline - ROUNDED_S <= seconds <= LONGEST * deadline + CLOCK_S:
             return f"rank {move.rank} was given up after {seconds:g} s of silence, with cluster.deadline_s={deadline:g}"
     return ""
