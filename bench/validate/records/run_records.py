@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.results.analysis.stream import Floats, Slices
-from ddp.core.messages.commands import Apply, Average, Drop, Evaluate, Plan, Reduce, Save, Train
+from ddp.core.messages.commands import Apply, Average, Drop, Evaluate, Plan, Reduce, Restart, Save, Train
 from ddp.core.messages.event_parts import SketchGroup, StepSketch
 from ddp.core.messages.events import (
     Averaged,
+    Ending,
     Evaluated,
     Failed,
     Finished,
@@ -77,9 +78,12 @@ class Records:
     failed: list[Failed] = field(default_factory=list)
     lost: list[Lost] = field(default_factory=list)
     drops: list[Drop] = field(default_factory=list)
+    endings: list[Ending] = field(default_factory=list)
     orders: list[Order] = field(default_factory=list)
     work: list[tuple[float, Work]] = field(default_factory=list)
     """What ranks were ordered to do, and when; empty: an earlier version."""
+    moves: list[tuple[float, Drop | Restart]] = field(default_factory=list)
+    """Which ranks were given up or started again, and when; empty: none, or an earlier version."""
     slices: Counter[tuple[int, str]] = field(default_factory=Counter)
     """(rank, kind) -> number of slices since the last resumption; a killed process takes its earlier measurements with
     it. Empty: an earlier version, whose slices are not read."""
