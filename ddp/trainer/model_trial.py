@@ -32,7 +32,7 @@ def sketch(parts: Parts, metric: str, model: nn.Module | None = None) -> dict[st
             known = {"structural_hash": digest(describe(model))}
             inputs = leaves(batch)
             shape = list(inputs[0].shape[1:]) if inputs else []
-        except Exception:  # a user's code may raise anything; a missing picture must not end the run
+        except (Exception, SystemExit):  # a user's code may raise anything; a missing picture must not end the run
             return None
     return {"metric": metric, "input": shape, **known, **graph}
 
