@@ -40,7 +40,7 @@ class Trainer:
     """Trains a model on several devices of equal or unequal speed, or on one device in this process.
 
     Args:
-        model_factory: function that makes the model, on the CPU. It is called once in every rank, and with `output` before
+        model_factory: function that makes a new model, on the CPU. It is called once in every rank, and with `output` before
             in this process; all ranks get the same initial values, because torch is seeded from `seed`.
         optimizer_factory: list of parameters -> optimizer, or a list of optimizers that share no parameter. Their learning
             rates are those where `schedule` is 1.
