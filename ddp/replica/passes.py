@@ -146,19 +146,22 @@ class StepPasses:
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Run a block with the model in evaluation mode. Every module gets its mode back by its own `train`, which may do more
-    than set the mode: layers of LoRA merge weights there. The parameters in such modules keep their bits.
-    To be called without gradients."""
+    than set the mode: layers of LoRA merge weights there. The parameters in such modules keep their bits."""
     modes = [(module, module.training) for module in model.modules()]
     special = [module for module, _ in modes if type(module).train is not nn.Module.train]
-    kept = [(p, p.clone()) for p in dict.fromkeys(p for module in special for p in module.parameters())]
-    model.eval()
-    yield
-    model.train()
-    for module, mode in modes:  # a module comes before those inside it
-        if module.training != mode:
-            module.train(mode)
-    for parameter, values in kept:
-        parameter.copy_(values)
+    with torch.no_grad():
+        kept = [(p, p.clone()) for p in dict.fromkeys(p for module in special for p in module.parameters())]
+        model.eval()
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            model.train()
+            for module, mode in modes:  # a module comes before those inside it
+                if module.training != mode:
+                    module.train(mode)
+            for parameter, values in kept:
+                parameter.copy_(values)
 
 
 def backward(loss: Tensor) -> None:

@@ -174,5 +174,5 @@ class SequentialRanks:
     def _guarded(self, rank: int, act: Callable[[], None]) -> None:
         try:
             act()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise RankFailed(rank, f"{type(error).__name__}: {error}", traceback.format_exc()) from error
