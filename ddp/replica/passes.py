@@ -16,6 +16,7 @@ from ddp.core.errors import OutOfResources
 from ddp.core.samples.spans import Batch, Chunk, micro_batches
 from ddp.replica.abilities import HALF, check_abilities
 from ddp.replica.gradient_sync import GradientSync
+from ddp.replica.memory.shared_gradients import separate
 from ddp.replica.norms import least_samples
 from ddp.replica.optim.loss_scale import LossScale
 from ddp.replica.scalars import Scalars
@@ -114,8 +115,9 @@ class StepPasses:
         that holds a part of them."""
         if self.scale is None:
             return True
-        moved = (parameter.grad for group in optimizer.param_groups for parameter in group["params"])
-        finite = self.scale.unscale(gradient for gradient in moved if gradient is not None)
+        moved = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        separate(moved)
+        finite = self.scale.unscale(parameter.grad for parameter in moved if parameter.grad is not None)
         return self.scale.follow(finite if team is None else team.agree(finite))
 
     def capture(self) -> dict[str, Any]:

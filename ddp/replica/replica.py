@@ -31,6 +31,7 @@ from ddp.replica.figures import StepFigures
 from ddp.replica.gradient_sync import GradientSync, moved
 from ddp.replica.memory.extra_state import plain_extra_state, set_extra_state
 from ddp.replica.memory.flat import FlatState
+from ddp.replica.memory.shared_gradients import clip, separate
 from ddp.replica.optim.learning_rates import Rates
 from ddp.replica.optim.optimizers import as_one, settings_of, usable
 from ddp.replica.passes import StepPasses, backward, evaluating
@@ -218,6 +219,7 @@ class Replica:
         losses: list[Tensor] = []
         for part in parts:
             if losses:
+                separate(parameter for _, parameter in self.state.named)  # the next pass adds to them in place
                 tensors = self.read(part)
                 at = self._meter.add("data", at)
                 self._draw(part)
@@ -243,7 +245,7 @@ class Replica:
         if limit is None:
             return
         if team is None:
-            torch.nn.utils.clip_grad_norm_(moved(self.state, self.optimizer), limit)
+            clip(moved(self.state, self.optimizer), limit)
         else:
             team.clip(limit)
 

@@ -185,11 +185,12 @@ def half(model: nn.Module, batch: Any) -> torch.Tensor:
     return loss
 
 
-def test_a_backward_pass_inside_the_loss_weighs_as_much_as_its_batch(play: Callable[..., Played], even: None) -> None:
+@pytest.mark.parametrize("task", [toy.task, toy.summed])
+def test_a_backward_pass_inside_the_loss_weighs_as_much_as_its_batch(
+    play: Callable[..., Played], even: None, task: Callable[[], Task]
+) -> None:
     options = {"anchor": 3, "max_anchor": 3, "partition_ratios": (0.6, 0.4)}
-    mine, plain = (
-        play("cadence", task, options=options) for task in (lambda: replace(toy.task(), loss=half), toy.task)
-    )
+    mine, plain = (play("cadence", each, options=options) for each in (lambda: replace(task(), loss=half), task))
     for name, value in plain.state().items():
         torch.testing.assert_close(mine.state()[name], value, rtol=0, atol=1e-6)
 

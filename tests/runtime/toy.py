@@ -126,6 +126,25 @@ class Odd(nn.Module):
         return torch.as_tensor(logits)
 
 
+class Summed(nn.Module):
+    """Adds two weights, of which autograd makes one gradient for both; `apart`: and copies it."""
+
+    def __init__(self, apart: bool = False) -> None:
+        super().__init__()
+        self.apart = apart
+        self.first, self.second = (nn.Linear(6, 12, bias=False) for _ in range(2))
+        self.head = nn.Linear(12, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        second = self.second.weight.view(-1)
+        weight = self.first.weight.view(-1) + (second * 1.0 if self.apart else second)
+        return torch.as_tensor(self.head(nn.functional.linear(inputs, weight.view(12, 6)).tanh()))
+
+
+def summed(apart: bool = False) -> Task:
+    return replace(task(), model=partial(Summed, apart))
+
+
 class Lowest(nn.Module):
     """Remembers the lowest input, as an observer of quantisation does, and a mask of infinities."""
 

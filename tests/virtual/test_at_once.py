@@ -94,11 +94,13 @@ def test_samples_that_are_put_together_batch_by_batch_are_read_rank_by_rank(play
 
 
 @pytest.mark.parametrize("policy", ["cadence", "sync"])
-def test_a_parameter_without_dimensions_is_clipped_as_one_by_one(play: Play, policy: str) -> None:
+@pytest.mark.parametrize("task", [scaled, toy.summed])
+def test_clipping_is_as_one_by_one(play: Play, policy: str, task: Callable[[], Task]) -> None:
+    """Of a parameter without dimensions, and of two whose gradients share memory."""
     ends = []
     for path in ("sequential", "vectorised"):
         more: dict[str, Any] = {"virtual": VirtualTime(path=path), "engine": engine, "max_grad_norm": 0.1}
-        played = play(policy, "nccl", scaled, world_size=3, epochs=1, **more)
+        played = play(policy, "nccl", task, world_size=3, epochs=1, **more)
         ends.append(torch.cat([value.flatten() for value in played.state().values()]))
     assert torch.allclose(*ends, atol=1e-6)
 

@@ -78,6 +78,14 @@ def autocast(step: StepSettings, device: torch.device) -> AbstractContextManager
     return torch.autocast(device.type, HALF[step.precision]) if step.half else nullcontext()
 
 
+def own_gradients(parameters: Iterable[Tensor]) -> None:
+    """Copy each gradient: PyTorch gives those of two parameters that are added the same memory, and what then changes
+    one in place (a further pass, clipping) changes both."""
+    for parameter in parameters:
+        if parameter.grad is not None:
+            parameter.grad = parameter.grad.clone()
+
+
 def unscale(
     step: StepSettings, parameters: Sequence[Tensor], scale: tuple[float, int]
 ) -> tuple[bool, tuple[float, int]]:

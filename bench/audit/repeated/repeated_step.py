@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from bench.audit.bundled.definitions import defined, is_near
-from bench.audit.documented.rules import Rules, autocast, micro_ends, norm_of, total_of, unscale
+from bench.audit.documented.rules import Rules, autocast, micro_ends, norm_of, own_gradients, total_of, unscale
 from bench.audit.documented.schedules import stepped
 from bench.audit.documented.seeds import step_seed
 from bench.audit.kept_files import BUFFERS, OPTIMIZER, PARAMETERS, Incomplete, Name
@@ -149,8 +149,7 @@ class Bench:
         groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
         for group, rate in zip(groups, self.rates(seen), strict=True):
             group["lr"] = rate
-        for parameter in self.parameters.values():
-            parameter.grad = None
+        nn.Module.zero_grad(self.model)
         self._scale, self._undefined, self._metrics = scale[0], [], [0.0] * len(ranks)
         self._scalars = [{} for _ in ranks]
         losses = self._gradients(epoch, ranks, together)
@@ -236,6 +235,7 @@ class Bench:
         loss = loss.float() if loss.dtype.itemsize < 4 else loss
         part = (stop - start) / total * self._scale
         (loss if part == 1.0 else loss * part).backward()  # type: ignore[no-untyped-call]
+        own_gradients(self.parameters.values())
         return float(loss.detach())
 
     @torch.no_grad()
