@@ -195,7 +195,7 @@ class Bench:
             # A rank's gradients are weighted after the backward pass, which hooks and half precision make not linear. But
             # PyTorch's modules divide them by the number of ranks, so their loss carries the rest of the weight.
             part = total / len(ranks) if self.rules.own_buffers else size
-            sharers = len(ranks) if together and not self.rules.one_process else 1
+            sharers = len(ranks) if together and not self.rules.own_batches else 1
             losses.append([self._batch(rank, epoch, span, (part, total), sharers) for span in spans])
             if shared:
                 self._set_aside(parts, part / total)

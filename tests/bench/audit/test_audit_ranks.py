@@ -81,6 +81,18 @@ def test_steps_of_micro_batches_are_done_again(tmp_path: Path, mode: str) -> Non
     assert different(audited(job, records, step=StepSettings()))
 
 
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("mode", ["nccl_sync", "graph_sync", "graph_cadence"])
+def test_a_rest_in_micro_batches_is_done_again(tmp_path: Path, mode: str) -> None:
+    """Replicas of one process that share a step have equally many, those with batches of their own each what it needs."""
+    task = partial(toy.task, norm=True, samples=37)
+    job, records = train_together(tmp_path, mode, task, batch_size=8, step=StepSettings(accumulate=2))
+    graph = mode.startswith("graph")
+    assert different(audited(job, records, one_process=graph)) == []
+    if graph:
+        assert different(audited(job, records, one_process=graph, own_batches=mode == "graph_sync"))
+
+
 def limited() -> nn.Module:
     made = toy.net(False)
     for parameter in made.parameters():
