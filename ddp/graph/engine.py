@@ -58,6 +58,7 @@ def run(job: Job, emit: Emit, parallel: bool = True) -> None:
         with (
             begun(job) as own,
             deterministic(job.step.deterministic),
+            solo.stepping(job, emit) as emit,
             closing(_Engine(own, emit, team)) as engine,
         ):
             engine.train()
