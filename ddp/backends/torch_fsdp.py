@@ -24,6 +24,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from ddp.backends.torch_backend import TorchBackend, TorchStep
 from ddp.core.samples.spans import Batch
 from ddp.replica.evidence.pieces import OPTIMIZER, PARAMETERS, StatePiece, of_buffers, tensors_of
+from ddp.replica.memory.flat import saved_buffers
 from ddp.replica.optim.optimizers import members
 
 GROUP_ELEMENTS = 1_000_000
@@ -95,8 +96,13 @@ class FullyShardedStep(TorchStep):
         replica = self.replica.model
         for own, sharded in zip(replica.parameters(), self.module.parameters(), strict=True):
             own.copy_(sharded.full_tensor() if isinstance(sharded, DTensor) else sharded)
-        for buffer, trained in zip(replica.buffers(), self.module.buffers(), strict=True):
-            buffer.copy_(trained)
+        own_buffers, saved = dict(replica.named_buffers()), {name for name, _ in saved_buffers(self.module)}
+        for name, trained in self.module.named_buffers():
+            own = own_buffers.get(name)
+            if name in saved or (
+                own is not None and own.shape == trained.shape
+            ):  # else a cache, which each makes itself
+                own_buffers[name].copy_(trained)
         super().assemble()
 
     def pieces(self) -> Iterator[StatePiece]:
