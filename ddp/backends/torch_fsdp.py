@@ -42,6 +42,7 @@ class FullyShardedStep(TorchStep):
     def build(self) -> None:
         """Shard a copy of the model. The optimizer stays the same object and updates the shards from now on. Raises
         ValueError for a model that has no full copy."""
+        self.refuse_hooks()
         own = list(self.replica.model.parameters())
         twin = _twin(self.replica.model)
         mesh = init_device_mesh(self.device.type, (dist.get_world_size(),))
@@ -96,13 +97,11 @@ class FullyShardedStep(TorchStep):
         replica = self.replica.model
         for own, sharded in zip(replica.parameters(), self.module.parameters(), strict=True):
             own.copy_(sharded.full_tensor() if isinstance(sharded, DTensor) else sharded)
-        own_buffers, saved = dict(replica.named_buffers()), {name for name, _ in saved_buffers(self.module)}
+        buffers, saved = dict(replica.named_buffers()), {name for name, _ in saved_buffers(self.module)}
         for name, trained in self.module.named_buffers():
-            own = own_buffers.get(name)
-            if name in saved or (
-                own is not None and own.shape == trained.shape
-            ):  # else a cache, which each makes itself
-                own_buffers[name].copy_(trained)
+            known = buffers[name].shape if name in buffers else None
+            if name in saved or trained.shape == known:  # else a cache, which the replica makes itself
+                buffers[name].copy_(trained)
         super().assemble()
 
     def pieces(self) -> Iterator[StatePiece]:

@@ -23,6 +23,7 @@ class ZeroStep(TorchStep):
     def build(self) -> None:
         """Wrap the model and the optimizer. Raises ValueError for an optimizer that cannot be created again from its
         defaults."""
+        self.refuse_hooks()
         self.module = self.wrapped()
         task_made = self.replica.optimizer
         if len(members(task_made)) > 1:
