@@ -117,7 +117,7 @@ class FullyShardedStep(TorchStep):
                     yield StatePiece(OPTIMIZER, name, value.to_local().detach(), parameter.shape, key, start)
                 elif not isinstance(value, DTensor):
                     yield StatePiece(OPTIMIZER, name, value.detach(), value.shape, key, shared=True)
-        yield from of_buffers(self.module, shared=True)
+        yield from of_buffers(self.module, self.replica.state, shared=True)
 
 
 def _sliced(state: dict[str, Any], parameter: Tensor) -> dict[str, Any]:

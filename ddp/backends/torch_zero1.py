@@ -47,7 +47,7 @@ class ZeroStep(TorchStep):
     def pieces(self) -> Iterator[StatePiece]:
         """Iterate over the model, and this rank's shard of the optimizer's state."""
         own = getattr(self.replica.optimizer, "optim", self.replica.optimizer)
-        yield from of_model(self.replica.model, shared=True)
+        yield from of_model(self.replica.model, self.replica.state, shared=True)
         yield from of_optimizer(self.replica.state.named, own, shared=False)
 
 

@@ -59,6 +59,7 @@ class FlatState:
         self._buffers: dict[int, Tensor] = {}
         """id of each buffer -> its view into a flat tensor."""
         self._saved = {name for name, _ in saved_buffers(model)}
+        self._made = dict(model.named_buffers())
         self.lay()
 
     def ordinary(self, name: str, elements: int, dtype: torch.dtype) -> Tensor:
@@ -148,6 +149,13 @@ class FlatState:
         own."""
         place = self._buffers[id(tensor)]
         return present is None or present.shape != place.shape or not torch.can_cast(present.dtype, place.dtype)
+
+    def buffers(self, model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+        """Yield name and tensor of every buffer that ranks have in common, as `model` has it; of one that has become
+        another, what it was."""
+        present = dict(model.named_buffers())
+        for name, made in self._made.items():
+            yield name, made if self._is_other(present.get(name), made) else present[name]
 
     def check_frozen(self) -> None:
         """Raise ValueError for a parameter that was frozen when this state was made and has a gradient now."""

@@ -26,7 +26,7 @@ from ddp.replica.task import Job, Task
 from tests.bench.audit.audit_breaks import ADAM, Break, shifted, twice, wrapped
 from tests.bench.audit.audited import audited, different, evaluations
 from tests.runtime import toy
-from tests.runtime.averaging import test_precision
+from tests.runtime.averaging import test_flat, test_precision
 from tests.runtime.conftest import in_process as in_process
 from tests.slow import every
 from tests.spread import spread
@@ -140,6 +140,18 @@ def test_a_loss_that_is_not_finite_is_so_again(tmp_path: Path, mode: str) -> Non
     wrong = [replace(each, loss_sum=each.loss_sum + 1.0) if isinstance(each, Progress) else each for each in records]
     found = audited(job, wrong, one_process=mode.startswith("graph"))
     assert found.count("different", "report") == report.count("equal", "report")
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("mode", every(2, ["nccl_sync", "nccl_cadence", "zero3", "graph_sync"]))
+def test_a_cache_that_grows_is_no_part_of_the_state(tmp_path: Path, mode: str) -> None:
+    """The audit ended with an error, as the model had another size than was kept."""
+    task = partial(replace, ADAM(), model=partial(test_flat.Growing, 2))
+    job, records = train_together(tmp_path, mode, task)
+    report = audited(job, records, model="", one_process=mode.startswith("graph"))
+    assert different(report) == []
+    assert report.count("skipped") == 0
+    assert report.count("equal", "step") >= 4
 
 
 @pytest.mark.usefixtures("in_process")
