@@ -74,7 +74,7 @@ class _Auditor:
         self._unrepeated = False
         """Whether a repeated step gave another outcome each time."""
         self._device = torch.device("cuda" if order.coarse and torch.cuda.is_available() else "cpu")
-        limits = order.max_grad_norm, order.own_buffers, order.model, order.step, order.batch_size, order.one_process
+        limits = order.max_grad_norm, order.own_buffers, order.model, order.step, order.batch_size, order.own_batches
         rules = Rules(order.seed, order.epochs, len(self._data), order.lr_scale, *limits)
         self._bench = Bench(task, model, rules, self._data.batch, self._device)
         if not order.model:

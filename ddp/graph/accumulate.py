@@ -60,7 +60,8 @@ class Accumulating(Replica):
             losses.append(loss if len(parts) == 1 else loss.detach() * (part.samples / batch.samples))
         at = self._slowdown.pay(at - began, self._meter)
         self.busy_s += at - began
-        return losses[0] if len(parts) == 1 else torch.stack(losses).sum(0), at - began
+        mean = losses[0] if len(parts) == 1 else torch.stack(losses).sum(0)
+        return None if self.passes.overflows(self.optimizer, mean) else mean, at - began
 
     def _add_gradients(self, batch: Batch, at: float) -> tuple[Tensor, float, float]:
         """Accumulate the gradients of one pass. Return (mean loss, time at the end, seconds of waiting for the random

@@ -182,7 +182,7 @@ class Replica:
         if team is not None:
             team.end()
         meter.sample_core()
-        return loss, busy
+        return self.passes.reported(loss), busy
 
     def _draw(self, batch: Batch) -> None:
         """Seed the random generator for the pass on a batch (for dropout and the like)."""

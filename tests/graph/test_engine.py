@@ -23,6 +23,7 @@ from ddp.core.messages.events import Finished, Merged, Progress, Ready, RoundClo
 from ddp.core.policies import POLICIES
 from ddp.core.samples.spans import measure
 from ddp.core.settings.checkpoints import Checkpointing
+from ddp.core.settings.steps import StepSettings
 from ddp.data.epoch_order import order
 from ddp.engine import elche
 from ddp.graph import engine
@@ -212,6 +213,23 @@ def test_shards_follow_the_speeds(play: Callable[..., Played]) -> None:
     fast, slow = (measure(next(e.spans for e in last if e.rank == rank)) for rank in range(2))
     assert fast > 2 * slow
     assert played.of(Plan)[0].in_step
+
+
+def test_no_micro_batch_of_a_large_share_is_too_large(play: Callable[..., Played]) -> None:
+    """A fast replica has more of them."""
+    sizes: list[int] = []
+
+    def noting(model: nn.Module, batch: Any) -> torch.Tensor:
+        sizes.append(len(batch[1]))
+        return laborious(model, batch)
+
+    step = StepSettings(accumulate=4)
+    played = play(
+        "sync", lambda: replace(work(400), loss=noting), speeds=(1.0, 0.1), batch_size=16, epochs=1, step=step
+    )
+    fast, slow = (sum(e.samples for e in played.of(Progress) if e.rank == rank) for rank in range(2))
+    assert fast > slow + 16
+    assert max(sizes) == 4
 
 
 def test_el_che_gives_the_fast_replica_more_batches(play: Callable[..., Played]) -> None:

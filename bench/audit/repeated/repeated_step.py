@@ -110,7 +110,8 @@ class Bench:
                 tensor.copy_(value)
 
     def _present(self) -> dict[str, Tensor]:
-        return dict(self.model.named_buffers())  # a forward pass may replace buffer objects
+        now = dict(self.model.named_buffers())  # a forward pass may replace them; a cache that grows is no state
+        return {n: now[n] if n in now and now[n].numel() == made.numel() else made for n, made in self.buffers.items()}
 
     def state(self, optimizers: Sequence[Any] | None) -> State:
         """Return the values of parameters and buffers, and the optimizers' state."""
@@ -192,7 +193,7 @@ class Bench:
             # A rank's gradients are weighted after the backward pass, which hooks and half precision make not linear. But
             # PyTorch's modules divide them by the number of ranks, so their loss carries the rest of the weight.
             part = total / len(ranks) if self.rules.own_buffers else size
-            sharers = len(ranks) if together and not self.rules.one_process else 1
+            sharers = len(ranks) if together and not self.rules.own_batches else 1
             losses.append([self._batch(rank, epoch, span, (part, total), sharers) for span in spans])
             if shared:
                 self._set_aside(parts, part / total)
@@ -219,8 +220,7 @@ class Bench:
         losses = [self._pass(rank, epoch, first, last, totals[0]) for first, last in pairwise(ends)]
         if len(losses) == 1:
             return losses[0]
-        parts = [last - first for first, last in pairwise(ends)]
-        return sum(loss * part for loss, part in zip(losses, parts, strict=True)) / (span[1] - span[0])
+        return sum(loss * (b - a) for loss, (a, b) in zip(losses, pairwise(ends), strict=True)) / (span[1] - span[0])
 
     def _pass(self, rank: int, epoch: int, start: int, stop: int, total: float) -> float:
         """Add the gradients of one pass, weighted as its part of the mean; return its mean loss."""

@@ -122,6 +122,15 @@ def test_gradients_that_share_memory_change_once(play: Play, policy: str, fields
     assert one.digests == two.digests
 
 
+def test_the_rest_of_an_epoch_is_cut_alike_in_one_process(play: Play) -> None:
+    """Three ranks have 5, 4 and 4 of the last 13 samples. Replicas of one process cut these on their own, unlike ranks."""
+    task = partial(toy.task, norm=True, samples=37)
+    fields: dict[str, Any] = {"world_size": 3, "step": StepSettings(accumulate=2)}
+    graph = importlib.import_module("ddp.graph.engine")
+    ranks, replicas = (play("sync", "nccl", task, **fields, **more) for more in ({}, {"engine": graph}))
+    assert apart(ranks, replicas) < 1e-6
+
+
 def clears(model: nn.Module, batch: Tensors) -> Tensor:
     model.zero_grad()
     return toy.loss(model, batch)
