@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+from torch import nn
 
 from bench.audit import reports
 from bench.audit.audit_input import AuditOrder
@@ -18,7 +19,7 @@ from bench.audit.bundled.setups import settings_reached, setup
 from bench.audit.costs import StepBytes, costs, step_bytes
 from bench.audit.counters import counted, resets, scales, updates
 from bench.audit.delivered import delivered
-from bench.audit.documented.reading import TrainingData, committed, content, repeatable, unknowable
+from bench.audit.documented.reading import TrainingData, committed, content, made_as_by_rank, repeatable, unknowable
 from bench.audit.documented.rules import Rules, left_out_roundings
 from bench.audit.kept_files import Incomplete, Kept, KeptStep, Name, Parts, every, read, whole
 from bench.audit.repeated import evaluation
@@ -47,9 +48,9 @@ from ddp.replica.task import Task
 def audit(order: AuditOrder) -> AuditReport:
     """Audit a run."""
     began = time.monotonic()
-    task = order.task()
+    task, model = made_as_by_rank(order.task, order.seed)
     kept = read(order.kept, order.recorded)
-    auditor = _Auditor(order, task, kept)
+    auditor = _Auditor(order, task, model, kept)
     items = list(auditor.items())
     return AuditReport(
         run_id=order.run_id,
@@ -63,7 +64,7 @@ def audit(order: AuditOrder) -> AuditReport:
 class _Auditor:
     """One run, and a model on which its steps are repeated."""
 
-    def __init__(self, order: AuditOrder, task: Task, kept: Kept) -> None:
+    def __init__(self, order: AuditOrder, task: Task, model: nn.Module, kept: Kept) -> None:
         self._order, self._kept = order, kept
         whole = order.batch_size * order.world_size if task.drop_last else 1
         self._data = TrainingData(task, order.seed, order.augment if order.model else None, order.length, whole)
@@ -73,9 +74,9 @@ class _Auditor:
         self._unrepeated = False
         """Whether a repeated step gave another outcome each time."""
         self._device = torch.device("cuda" if order.coarse and torch.cuda.is_available() else "cpu")
-        limits = order.max_grad_norm, order.own_buffers, order.model, order.step, order.batch_size, order.one_process
+        limits = order.max_grad_norm, order.own_buffers, order.model, order.step, order.batch_size, order.own_batches
         rules = Rules(order.seed, order.epochs, len(self._data), order.lr_scale, *limits)
-        self._bench = Bench(task, rules, self._data.batch, self._device)
+        self._bench = Bench(task, model, rules, self._data.batch, self._device)
         if not order.model:
             self._unknowable = self._unknowable or unkept(task.optimizer, self._bench.parameters.values())
 

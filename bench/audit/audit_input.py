@@ -17,6 +17,7 @@ from ddp.backends import is_torch_native
 from ddp.core.messages.commands import Evaluate
 from ddp.core.messages.event_parts import StepWork
 from ddp.core.messages.events import Evaluated, Finished, Progress, Ready, Resumed, Saved
+from ddp.core.policies import meets_every_step
 from ddp.core.settings.steps import NAMES, PLAIN, StepSettings
 from ddp.engine.modes import engine_of
 from ddp.process.codec import Record
@@ -128,7 +129,9 @@ class AuditOrder:
     moves: bool = False
     """Whether something may change a rank's state between two steps: a scripted bit flip, or resharding."""
     one_process: bool = False
-    """Whether ranks are threads of one process; then each splits its own part of a step into micro-batches."""
+    """Whether ranks are threads of one process."""
+    own_batches: bool = False
+    """Whether a step of several ranks consists of batches of theirs: there is one step in a window."""
     breaks: tuple[float, ...] = ()
     """Samples seen where the run was resumed or its ranks changed, ascending."""
 
@@ -252,5 +255,6 @@ def order_of(
         resets=job.averaging.resets,
         moves=bool(metrics.begun_without) or any(":flip" in fault for fault in metrics.scripted_faults),
         one_process=engine_of(spec.engine).one_process,
+        own_batches=engine_of(spec.engine).one_process and not meets_every_step(spec.policy),
         breaks=tuple(sorted(breaks(records))),
     )

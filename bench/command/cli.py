@@ -21,7 +21,7 @@ from bench.base.interrupts import check
 from bench.base.paths import BASELINES, OWN_BASELINES, RUNS
 from bench.base.usage import NO_ROOM, UsageError, path_of, reason, there, usage
 from bench.command.parser import verb_parser
-from bench.config.launch_settings import taken
+from bench.config.launch_settings import Settings, taken
 from ddp.core.errors import EngineError
 from ddp.launcher.environment import RAY, read
 
@@ -58,9 +58,7 @@ def _run(arguments: list[str]) -> int:
         return Exit.OK
     from bench.runner import supervise
 
-    with usage():
-        launcher, arguments = taken(arguments)
-        supervised, arguments = supervise.requested(arguments)
+    launcher, supervised, arguments = _started(arguments)
     if launcher is not None:
         from bench.command.sweeps.submitted import submit
 
@@ -85,9 +83,19 @@ def _run(arguments: list[str]) -> int:
     return run(arguments, tuple(VERBS), BASELINES)
 
 
+def _started(arguments: list[str]) -> tuple[Settings | None, bool, list[str]]:
+    """Return the launcher, whether to supervise, and the words of the configuration. Raise UsageError."""
+    from bench.runner import supervise
+
+    with usage():
+        launcher, arguments = taken(arguments)
+        return launcher, *supervise.requested(arguments)
+
+
 def _plan(arguments: list[str]) -> int:
     from bench.command.verbs.plan_command import show
 
+    *_, arguments = _started(arguments)  # how it starts changes nothing in the plan
     return show(arguments, tuple(VERBS))
 
 

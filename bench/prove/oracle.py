@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ddp.core.samples.spans import Batch, Chunk, micro_batches
 from ddp.core.settings.steps import PLAIN, StepSettings
 from ddp.data.epoch_order import order
-from ddp.data.seeded import seed_others
+from ddp.data.seeded import seed_all
 from ddp.permutation import derive
 from ddp.replica.memory.flat import FlatState
 from ddp.replica.scalars import Scalars
@@ -96,14 +96,14 @@ class PlainTrainer:
 
     def __init__(self, course: OracleCourse, flat: bool = True) -> None:
         torch.set_num_threads(1)  # as in a rank: sums of several threads have another order
-        torch.manual_seed(derive(course.seed, "init"))
-        seed_others(derive(course.seed, "init"))
+        seed_all(derive(course.seed, "init"))
         self.course, self.task = course, course.task()
-        self.model, self.data = self.task.model(), self.task.train_data()
+        self.model = self.task.model()
         if flat:
             FlatState(self.model)
         self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         made = self.task.optimizer(list(self.model.parameters()))
+        self.data = self.task.train_data()
         self._optimizers: list[Any] = list(made) if isinstance(made, list | tuple) else [made]
         self._groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
         self._rates = [group["lr"] for group in self._groups]

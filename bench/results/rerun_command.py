@@ -37,12 +37,20 @@ def auditing(folder: Path) -> str:
 
 
 def command(runs: Sequence[Run]) -> str:
-    """Return a shell command for the runs of one cell, with all their seeds. It names settings that the mode does not
-    imply."""
-    run = runs[0]
-    if (script := script_of(run)) is not None:
-        return script
-    m, seeds = run.metrics, sorted({run.metrics.seed for run in runs})
+    """Return a shell command for the runs of one cell, with all their seeds."""
+    return " && ".join(commands(runs))
+
+
+def commands(runs: Sequence[Run]) -> list[str]:
+    """Return the shell commands for the runs of one cell: one with all their seeds, or one for each call of a script."""
+    scripts = dict.fromkeys(script for run in runs if (script := script_of(run)) is not None)
+    return list(scripts) or [_bench(runs)]
+
+
+def _bench(runs: Sequence[Run]) -> str:
+    """Return the command of the bench, which names settings that the mode does not imply."""
+    run, seeds = runs[0], sorted({run.metrics.seed for run in runs})
+    m = run.metrics
     words = ["python -m bench"] + ["-m"] * (len(seeds) > 1)
     words += [
         setting("model", named_by(run.config, "model", m.model)),

@@ -19,7 +19,7 @@ from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, ForwardRef
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor
 
 from bench.runner.bytecode import attributes_read, imported, loaded
+from bench.runner.lasting import attributes, reduced
 from ddp.data.fingerprint import undisturbed
 from ddp.data.seeded import seed_others
 from ddp.data.source import TensorSource
@@ -35,8 +36,6 @@ from ddp.data.source import TensorSource
 ATOMS = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), torch.dtype, torch.device, torch.Size)
 NAMED = ("ddp", "bench", "torch", "numpy")
 """Packages that count by name alone: the harness, and packages whose version every result records."""
-NOISE = {"__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__firstlineno__", "__static_attributes__"}
-"""Attributes of a class that do not affect its behaviour."""
 SETTINGS = (Namespace, SimpleNamespace, DictConfig)
 """Types of settings objects: only the attributes that code reads count."""
 DRAWN = 16
@@ -229,9 +228,9 @@ class _Walk:
             self._say(kind.__module__)
             return
         self._all(kind.__bases__)
-        for name in sorted(vars(kind).keys() - NOISE):
+        for name, value in sorted(attributes(kind).items()):
             self._say(name)
-            self._walk(vars(kind)[name])
+            self._walk(value)
 
     def _other(self, value: Any) -> None:
         """Hash an object by its pickled state, or by its attributes if it cannot be pickled."""
@@ -244,20 +243,20 @@ class _Walk:
         if isinstance(value, functools._lru_cache_wrapper):
             self._walk(value.__wrapped__)
             return
+        if isinstance(value, ForwardRef):
+            self._say("name", value.__forward_arg__)
+            return
         if isinstance(value, functools.partial):
             self._all((value.func, value.args, value.keywords))
             return
         if isinstance(value, BuiltinFunctionType) or not hasattr(value, "__dict__"):
             self._say(getattr(value, "__module__", ""), getattr(value, "__qualname__", ""))
         self._walk(type(value))
-        try:
-            reduced = value.__reduce_ex__(4)
-        except Exception:  # locks, files, generators of random numbers
-            reduced = (getattr(value, "__dict__", None),)
-        if isinstance(reduced, str):
-            self._say(reduced)
+        parts = reduced(value)
+        if isinstance(parts, str):
+            self._say(parts)
             return
-        self._all(part if not isinstance(part, Iterator) else list(part) for part in reduced)
+        self._all(part if not isinstance(part, Iterator) else list(part) for part in parts)
 
 
 def data_digest(task: TaskDigest, source: Any) -> str:

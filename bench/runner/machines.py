@@ -21,6 +21,7 @@ from bench.config.config import Config
 from bench.runner.node import CATALOGUE, serve
 from ddp.engine.modes import engine_of
 from ddp.launcher.environment import read
+from ddp.remote.first_start import first_start_alone
 from ddp.remote.head import HeadNode
 from ddp.remote.launched_process import TORCHRUN, LaunchedProcess
 
@@ -77,18 +78,11 @@ class Machines(HeadNode):
     def left(self, place: Path) -> ResumeSource | Path | None:
         """Return the run in `place` that this command left before its last restart: a run to resume, or the folder of
         a finished run. None if there is none, or no restart."""
-        from bench.runner.resume import locate
-
         if not self.process.restarts:
             return None
         if self.process.launcher != TORCHRUN:
             return left_by_job(place, self.process.job)
-        since = self.began()
-        if since is None:
-            return None
-        with suppress(ValueError):  # the run or its first checkpoint was still to come
-            return locate(place, since)
-        return None
+        return left_since(place, self.began)
 
 
 def left_before(place: Path, machines: Machines | None) -> tuple[int, ResumeSource | Path | None]:
@@ -96,9 +90,22 @@ def left_before(place: Path, machines: Machines | None) -> tuple[int, ResumeSour
     if machines is not None:
         return machines.process.restarts, machines.left(place)
     alone = read(os.environ)
-    if alone is None or alone.launcher == TORCHRUN or not alone.restarts:
+    if alone is None:
         return 0, None
-    return alone.restarts, left_by_job(place, alone.job)
+    if alone.launcher == TORCHRUN:
+        began = first_start_alone(os.environ)  # asked by the first start, too, which is noted then
+        return alone.restarts, left_since(place, began) if alone.restarts else None
+    return alone.restarts, left_by_job(place, alone.job) if alone.restarts else None
+
+
+def left_since(place: Path, since: float | None) -> ResumeSource | Path | None:
+    """Return the run in `place` left by an earlier start of torchrun, whose first one was at `since`; None if none is."""
+    from bench.runner.resume import locate
+
+    if since is not None:
+        with suppress(ValueError):  # the run or its first checkpoint was still to come
+            return locate(place, since)
+    return None
 
 
 def left_by_job(place: Path, job: str) -> ResumeSource | Path | None:

@@ -32,6 +32,7 @@ from ddp.core.samples.spans import Batch
 from ddp.process.clock import now
 from ddp.replica import sparse
 from ddp.replica.evidence.step_sketches import NoSketches, whole
+from ddp.replica.optim.optimizers import members
 from ddp.replica.scalars import Scalars
 from ddp.replica.task import Job, Task
 
@@ -121,6 +122,17 @@ class TorchStep:
     def build(self) -> None:
         """Wrap the replica's model in `module`, and its optimizer if need be. A collective of all ranks."""
         raise NotImplementedError
+
+    def refuse_hooks(self) -> None:
+        """Raise ValueError if the user's optimizer has hooks on its steps, or a step of its own: they would change nothing,
+        as others are stepped, or other tensors."""
+        for part in members(self.replica.optimizer):
+            hooks = {*getattr(part, "_optimizer_step_pre_hooks", ()), *getattr(part, "_optimizer_step_post_hooks", ())}
+            if hooks - self.replica.figures.hooks or "step" in vars(part):
+                raise ValueError(
+                    f"{type(part).__name__} has a hook on its step, which would have no effect in {self._backend}: take "
+                    "another mode (zero1, zero2, torch_ddp and nccl_sync take it)"
+                )
 
     def meet(self) -> None:
         """Raise ExchangeBroken if there is no group to build the wrapper for."""

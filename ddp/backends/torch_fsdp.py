@@ -24,6 +24,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from ddp.backends.torch_backend import TorchBackend, TorchStep
 from ddp.core.samples.spans import Batch
 from ddp.replica.evidence.pieces import OPTIMIZER, PARAMETERS, StatePiece, of_buffers, tensors_of
+from ddp.replica.memory.flat import saved_buffers
 from ddp.replica.optim.optimizers import members
 
 GROUP_ELEMENTS = 1_000_000
@@ -41,6 +42,7 @@ class FullyShardedStep(TorchStep):
     def build(self) -> None:
         """Shard a copy of the model. The optimizer stays the same object and updates the shards from now on. Raises
         ValueError for a model that has no full copy."""
+        self.refuse_hooks()
         own = list(self.replica.model.parameters())
         twin = _twin(self.replica.model)
         mesh = init_device_mesh(self.device.type, (dist.get_world_size(),))
@@ -95,8 +97,11 @@ class FullyShardedStep(TorchStep):
         replica = self.replica.model
         for own, sharded in zip(replica.parameters(), self.module.parameters(), strict=True):
             own.copy_(sharded.full_tensor() if isinstance(sharded, DTensor) else sharded)
-        for buffer, trained in zip(replica.buffers(), self.module.buffers(), strict=True):
-            buffer.copy_(trained)
+        buffers, saved = dict(replica.named_buffers()), {name for name, _ in saved_buffers(self.module)}
+        for name, trained in self.module.named_buffers():
+            known = buffers[name].shape if name in buffers else None
+            if name in saved or trained.shape == known:  # else a cache, which the replica makes itself
+                buffers[name].copy_(trained)
         super().assemble()
 
     def pieces(self) -> Iterator[StatePiece]:
@@ -112,7 +117,7 @@ class FullyShardedStep(TorchStep):
                     yield StatePiece(OPTIMIZER, name, value.to_local().detach(), parameter.shape, key, start)
                 elif not isinstance(value, DTensor):
                     yield StatePiece(OPTIMIZER, name, value.detach(), value.shape, key, shared=True)
-        yield from of_buffers(self.module, shared=True)
+        yield from of_buffers(self.module, self.replica.state, shared=True)
 
 
 def _sliced(state: dict[str, Any], parameter: Tensor) -> dict[str, Any]:

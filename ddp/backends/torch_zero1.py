@@ -23,6 +23,7 @@ class ZeroStep(TorchStep):
     def build(self) -> None:
         """Wrap the model and the optimizer. Raises ValueError for an optimizer that cannot be created again from its
         defaults."""
+        self.refuse_hooks()
         self.module = self.wrapped()
         task_made = self.replica.optimizer
         if len(members(task_made)) > 1:
@@ -46,7 +47,7 @@ class ZeroStep(TorchStep):
     def pieces(self) -> Iterator[StatePiece]:
         """Iterate over the model, and this rank's shard of the optimizer's state."""
         own = getattr(self.replica.optimizer, "optim", self.replica.optimizer)
-        yield from of_model(self.replica.model, shared=True)
+        yield from of_model(self.replica.model, self.replica.state, shared=True)
         yield from of_optimizer(self.replica.state.named, own, shared=False)
 
 

@@ -31,6 +31,7 @@ from ddp.replica.task import Job
 from ddp.tensor_digest import tensor_digest
 
 LACKS = "a callback had set a schedule, which no checkpoint holds: rates go by the run's own until a callback sets one again"
+AMID = "an epoch goes on, and its callback is not called again: what that changed outside the model is as at the start"
 COUNTERS = ("begun", "steps", "version")
 """A rank's counters: last epoch begun, steps, averages received."""
 
@@ -65,7 +66,8 @@ class RankParts:
             replica.add_note(self._data.check(part.get("data")))
         self.lasting: Lasting = ()
         """Digests of the last saved or restored part, by name."""
-        if self._source is None and job.checkpoints is not None and not rank and not self._data.lasting:
+        changing = not self._data.lasting or replica.task.epoch_callback is not None
+        if self._source is None and job.checkpoints is not None and not rank and changing:
             self._data.prints()  # before training, which may change the data
 
     def save(self, order: Save, counters: Sequence[int], kept: Sequence[Tensor]) -> tuple[tuple[File, ...], str]:
@@ -137,6 +139,9 @@ class RankParts:
             begun, steps, version = counters = tuple(part[name] for name in COUNTERS)
             if not all(isinstance(n, int) and -1 <= n <= MOST for n in counters) or begun >= self._job.epochs:
                 raise ValueError(f"counters {list(counters)}")
+            amid = (begun + 1) * replica.samples > self._source.coordinator.samples
+            if amid and replica.task.epoch_callback is not None:
+                replica.add_note(AMID)
             self._rest(counters)
             return begun, steps, version
         except InvalidCheckpoint:

@@ -39,6 +39,12 @@ def seed_others(seed: int) -> None:
     np.random.seed(seed & 0xFFFF_FFFF)
 
 
+def seed_all(seed: int) -> None:
+    """Seed the global generators of torch, NumPy and Python with any 64-bit integer."""
+    torch.manual_seed(seed)
+    seed_others(seed)
+
+
 def others() -> tuple[Any, Any]:
     """Return the states of Python's and NumPy's global generators, in plain containers."""
     state: dict[str, Any] = np.random.get_state(legacy=False)

@@ -55,9 +55,9 @@ def run(job: Job, emit: Emit) -> None:
     job = job if spec.averages else replace(job, policy=POLICIES[EVERY_STEP](), tolerate_loss=False)
     coordinator = start(job)
     with begun(job) as job, RankProcesses(job) as ranks, serving(job), reducing(job, ranks.reduced) as reducer:
-        emit = solo.tidied(job, emit)
         near = ranks if job.links is None else DelayedRanks(ranks, job.links, partial(snapshot_bytes, job.scratch))
-        coordinate(coordinator, near, reducer, partial(solo.publish, job, emit=emit), emit)
+        with solo.stepping(job, solo.tidied(job, emit)) as emit:
+            coordinate(coordinator, near, reducer, partial(solo.publish, job, emit=emit), emit)
 
 
 def start(job: Job) -> Coordinator:

@@ -21,6 +21,7 @@ from ddp.core.values.frozen import finite
 from ddp.core.worker import Step
 from ddp.data.seeded import OwnNumbers, seed_others
 from ddp.engine import reports
+from ddp.engine.held_batches import HeldBatches
 from ddp.engine.pending import Pending
 from ddp.permutation import derive
 from ddp.process.clock import now
@@ -88,6 +89,7 @@ class TrainingLoop:
         """Averages taken in since the start."""
         self.begun = -1
         """The last epoch that the callback was called for."""
+        self._held = HeldBatches()
         self.saving_s = 0.0
         """Seconds in which it saved its state, for checkpoints and for the audit."""
         self._stepped: float | None = None
@@ -109,8 +111,8 @@ class TrainingLoop:
 
     def come(self, transport: str) -> None:
         """Report that a restarted rank is ready to join."""
-        samples, digest = self.replica.samples, self.replica.state.digest()
-        self._send(Joining(now(), self.rank, samples, digest, self.job.life, str(self.device), transport))
+        samples, digest, data = self.replica.samples, self.replica.state.digest(), self.replica.record.content
+        self._send(Joining(now(), self.rank, samples, digest, self.job.life, str(self.device), transport, data))
 
     def train(self, step: Step) -> None:
         """Train one step; report if the rank runs out of work or the last report is older than `report_s`."""
@@ -173,7 +175,10 @@ class TrainingLoop:
         self.saving_s += self.meter.add("checkpoint", began) - began
 
     def expect(self, batches: Iterable[Batch]) -> None:
-        """Prefetch the batches that come next, in place of those expected before."""
+        """Prefetch the batches that come next, in place of those expected before; an epoch's not before its callback."""
+        if self.replica.task.epoch_callback is not None:
+            self._held = HeldBatches(batches)
+            batches = self._held.until(self.begun)
         self.replica.expect(batches)
 
     def close(self) -> None:
@@ -196,6 +201,8 @@ class TrainingLoop:
                 handle = WorkerHandle(rank, size, device, epoch, steps, version, replica.model, rates, fraction)
                 with rates.unchanged():
                     callback(epoch, handle)
+            if last > self.begun:
+                replica.expect(self._held.until(last))
         self.replica.state.check_added(self.replica.model)
         self.begun = max(self.begun, last)
 
@@ -245,15 +252,9 @@ class TrainingLoop:
             if self.keeper is not None:
                 self.keeper.evaluated(order.epoch)
         seconds = self.meter.add("evaluate", began) - began
-        self._send(
-            Evaluated(
-                *(now(), self.rank, order.epoch, samples, finite(loss), finite(metric), seconds, order.part),
-                content=finite(content),
-                sketch=sketch,
-                hashes=replica.record.shown(),
-                own=own,
-            )
-        )
+        result = (now(), self.rank, order.epoch, samples, finite(loss), finite(metric), seconds, order.part)
+        shown = replica.record.shown()
+        self._send(Evaluated(*result, content=finite(content), sketch=sketch, hashes=shown, own=own))
 
     def save(
         self, order: Save, kept: Sequence[Tensor] = (), averaged_weights: AbstractContextManager[None] | None = None
@@ -294,7 +295,6 @@ class TrainingLoop:
         if job.keep_state:
             import cloudpickle  # pickles classes of the user's script by value
 
-            path = job.scratch / f"state-{rank}.pt"
-            torch.save(savable(self.replica.model), path, pickle_module=cloudpickle)
+            torch.save(savable(self.replica.model), job.scratch / f"state-{rank}.pt", pickle_module=cloudpickle)
         kept, numbers = self.keeper.finish() if self.keeper is not None else (), self.numbers.digests
         self._send(reports.finished(job, rank, self.replica, self.device, kept, self.saving_s, numbers))

@@ -85,7 +85,7 @@ def obey(job: Job, rank: int, channel: RankChannel) -> None:
         RankLoop(job, rank, channel).run()
     except PeerGone:
         raise
-    except (Exception, KeyboardInterrupt) as error:  # interrupts are not delivered here: the task raised it
+    except (Exception, KeyboardInterrupt, SystemExit) as error:  # interrupts do not come here: the task raised it
         with suppress(PeerGone):
             channel.send(_failure(rank, error))
         channel.close()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import Any
 
 from ddp.checkpoint import checkpoint
 from ddp.checkpoint.begin import begun
 from ddp.core.errors import Diverged, OutOfResources, RankFailed
 from ddp.core.messages.commands import CoordinatorCheckpoint, Evaluate, Publish, Save, Train
-from ddp.core.messages.events import Ending, Progress, RankEvent, Saved
+from ddp.core.messages.events import Ending, Finished, Progress, RankEvent, Saved
 from ddp.core.periodic import checkpoint_schedule
 from ddp.core.samples.spans import Batch, Chunk
 from ddp.core.state.coordinator_state import Mark
@@ -54,6 +54,27 @@ def tidied(job: Job, emit: Emit) -> Emit:
     return tidying
 
 
+@contextmanager
+def stepping(job: Job, emit: Emit) -> Iterator[Emit]:
+    """Yield an `emit` for a run that is not resumed. After the run, raise Diverged if gradients overflowed in each of its
+    steps (in fp16), so that no rank made one."""
+    trained, made = False, list[bool]()
+
+    def noting(record: Any, at: float) -> None:
+        nonlocal trained
+        emit(record, at)
+        trained = trained or isinstance(record, Progress)
+        if isinstance(record, Finished):
+            made.append(record.work is None or bool(record.work.norms))
+
+    yield noting if job.step.precision == "fp16" and job.resume is None else emit
+    if trained and made and not any(made):
+        raise Diverged(
+            "no step was made, as the gradients of each overflowed in fp16: if the loss is finite, make more steps (each "
+            "halves its factor), or take precision=bf16"
+        )
+
+
 def run(job: Job, emit: Emit) -> None:
     """Train `job` in this process. Raises RankFailed, Diverged, InvalidCheckpoint, OutOfResources; lets KeyboardInterrupt
     pass."""
@@ -64,7 +85,7 @@ def run(job: Job, emit: Emit) -> None:
         if isinstance(event, Progress) and event.loss_sum is None:
             raise Diverged(f"the training loss is not finite in epoch {event.epoch}; lower the learning rate")
 
-    with begun(job) as job, deterministic(job.step.deterministic):
+    with begun(job) as job, deterministic(job.step.deterministic), stepping(job, emit) as emit:
         try:
             _train(job, send, emit)
         except (Diverged, OutOfResources, checkpoint.InvalidCheckpoint):

@@ -6,31 +6,43 @@ Owns their start and their order. The coordinator decides which rank takes one, 
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import Connection
 
+import torch
+
 from ddp.core.errors import OutOfResources
+from ddp.data.seeded import seed_all
 from ddp.engine.forked_rank import ForkedRank
+from ddp.engine.once import Once
 from ddp.engine.rank import main
+from ddp.permutation import derive
 from ddp.process.orphans import bind_rank
 from ddp.process.resource_errors import enough
-from ddp.replica.task import Job, Source, Task
+from ddp.replica.task import Job, Task
 
 LONGEST_WORD = 64
 """Most bytes of the message that says which rank a spare becomes."""
 
 
-@dataclass
-class PreparedTask:
-    """Creates the task in a spare from the data that it has already loaded."""
+def prepared(job: Job) -> Callable[[], Task]:
+    """Make the task and its data with the random numbers of a `Replica`, which draws in this order; return a function that
+    gives them to one."""
+    torch.set_num_threads(1)
+    seed_all(derive(job.seed, "init"))
+    make = Once(partial(_loading_once, job))
+    task = make()
+    task.optimizer(list(task.model().parameters()))
+    task.train_data()
+    task.eval_data()
+    return make
 
-    task: Task
-    train: Source
-    test: Source
 
-    def __call__(self) -> Task:
-        """Return the task."""
-        return replace(self.task, train_data=lambda: self.train, eval_data=lambda: self.test)
+def _loading_once(job: Job) -> Task:
+    task = job.task()
+    return replace(task, train_data=Once(task.train_data), eval_data=Once(task.eval_data))
 
 
 def wait(job: Job, connection: Connection) -> None:
@@ -39,12 +51,11 @@ def wait(job: Job, connection: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
-        task = job.task()
-        prepared = PreparedTask(task, task.train_data(), task.eval_data())
+        task = prepared(job)
         rank, life = map(int, connection.recv_bytes(LONGEST_WORD).split())
     except EOFError:  # no spare was needed
         return
-    main(replace(job, task=prepared, life=life), rank, connection)
+    main(replace(job, task=task, life=life), rank, connection)
 
 
 class ForkedSpare(ForkedRank):

@@ -1,7 +1,7 @@
 """Own gradients that are sent to their owners during the backward pass: a few at a time, in the same order on all ranks.
 
-A gradient as large as a bucket is sent from its own memory; smaller ones are copied into one bucket. After a bucket is
-sent, this rank keeps only the part that it owns.
+A gradient as large as a bucket is sent from its own memory, unless other tensors of the backward pass share that; smaller
+ones are copied into one bucket. After a bucket is sent, this rank keeps only the part that it owns.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from ddp.comm.transports.base import ShardRange
 from ddp.gradients.buckets import Item, Launches, assign
 from ddp.gradients.storage import weigh
 from ddp.replica.evidence.step_sketches import StepSketches
+from ddp.replica.memory.shared_gradients import is_shared
 from ddp.replica.sparse import dense
 
 Own = tuple[int, int, Tensor]
@@ -106,7 +107,8 @@ class OwnedGradients:
         gradient, parameter.grad = parameter.grad, None
         assert gradient is not None
         self._sketches.add([(parameter, gradient, 0)])
-        self._take_in(index, dense(gradient).detach())
+        gradient = dense(gradient).detach()
+        self._take_in(index, gradient)
         for bucket in self._launches.arrive(index):
             self._send(bucket)
 
@@ -114,7 +116,8 @@ class OwnedGradients:
     def _take_in(self, index: int, gradient: Tensor) -> None:
         number, start, stop = self._places[index]
         if len(self._plan[number]) == 1:
-            values = self._filling[number] = gradient.contiguous().view(-1)
+            own = gradient.new_empty(gradient.numel()) if is_shared(gradient) else gradient.contiguous().view(-1)
+            values = self._filling[number] = own
         else:
             if number not in self._filling:
                 self._filling[number] = self._zeros(number)

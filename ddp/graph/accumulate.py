@@ -17,6 +17,7 @@ from ddp.graph.serialized_rng import SerializedRng
 from ddp.process.clock import now
 from ddp.replica.evidence.step_sketches import StepSketches, whole
 from ddp.replica.gradient_sync import moved
+from ddp.replica.memory.shared_gradients import separate
 from ddp.replica.replica import Replica
 from ddp.replica.sparse import dense
 
@@ -59,7 +60,8 @@ class Accumulating(Replica):
             losses.append(loss if len(parts) == 1 else loss.detach() * (part.samples / batch.samples))
         at = self._slowdown.pay(at - began, self._meter)
         self.busy_s += at - began
-        return losses[0] if len(parts) == 1 else torch.stack(losses).sum(0), at - began
+        mean = losses[0] if len(parts) == 1 else torch.stack(losses).sum(0)
+        return None if self.passes.overflows(self.optimizer, mean) else mean, at - began
 
     def _add_gradients(self, batch: Batch, at: float) -> tuple[Tensor, float, float]:
         """Accumulate the gradients of one pass. Return (mean loss, time at the end, seconds of waiting for the random
@@ -78,8 +80,9 @@ class Accumulating(Replica):
                 self.figures.counting(tensors, batch.samples)
                 loss = self.passes.loss(self.task, self.model, tensors)
         at = meter.add("forward", at)
+        separate(self.state.parameters)  # gradients of a backward() inside the user's loss
         for parameter in self.state.parameters if part < 1.0 else ():
-            if parameter.grad is not None:  # from a backward() inside the user's loss
+            if parameter.grad is not None:
                 parameter.grad *= part
         factor = part * self.passes.loss_scale
         with self.turns.back(self._device):
@@ -97,6 +100,7 @@ class Accumulating(Replica):
     def _put_aside(self) -> Sequence[tuple[Tensor, Tensor]]:
         """Remove the window's gradients from the parameters, because the user's loss may clear them. Return (parameter,
         gradient) pairs."""
+        separate(self.state.parameters)  # the next batch is added to them in place
         pairs = [(p, dense(p.grad)) for p in self.state.parameters if p.grad is not None]
         for parameter, _ in pairs:
             parameter.grad = None

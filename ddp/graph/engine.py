@@ -28,6 +28,7 @@ from ddp.core.state.coordinator_state import Mark
 from ddp.core.worker import Step
 from ddp.engine import solo
 from ddp.engine.loop import TrainingLoop
+from ddp.engine.once import Once
 from ddp.engine.phased_loop import loop_of
 from ddp.engine.solo import Emit
 from ddp.gradients.exchange import Exchange
@@ -58,6 +59,7 @@ def run(job: Job, emit: Emit, parallel: bool = True) -> None:
         with (
             begun(job) as own,
             deterministic(job.step.deterministic),
+            solo.stepping(job, emit) as emit,
             closing(_Engine(own, emit, team)) as engine,
         ):
             engine.train()
@@ -78,8 +80,7 @@ class _Engine:
         self._in_turn = WorkerThreads(job.world_size, parallel=False)
         self._events: list[Any] = []
         """Events from the replicas' threads, until this thread emits them."""
-        task = job.task()
-        shared = replace(job, task=lambda: task)  # data is read once for all
+        shared = replace(job, task=Once(job.task))  # data is read once for all
         self._loops = self._in_turn.run(
             [partial(loop_of, shared, rank, self._events.append, Accumulating) for rank in range(job.world_size)]
         )
@@ -196,13 +197,22 @@ class _Engine:
         loop.pause()
         if self._free is not None:
             loop.meter.add("wait", self._free)
-        batches = [Batch(epoch, start, stop, stop - start) for start, stop in spans]
+        batches = [self._batch(epoch, start, stop, total) for start, stop in spans]
         replica.begin(sum(batch.samples for batch in batches))
         loop.expect(batches)
         for batch in batches:
             loop.train(Step(batch, seen, last and batch is batches[-1]))
         replica.update()  # a replica without a batch has not applied the last window yet
         return replica.contribute(total, seen)
+
+    def _batch(self, epoch: int, start: int, stop: int, total: int) -> Batch:
+        """Return a batch of a window of `total` samples, with the total and ranks by which it is cut into micro-batches:
+        those of the window if replicas share it, as in the other modes. A share above the even one is cut by itself, so
+        that no micro-batch is too large."""
+        size = self._job.world_size
+        if self._windows.windowed or stop - start > -(-total // size):
+            return Batch(epoch, start, stop, stop - start)
+        return Batch(epoch, start, stop, total, ranks=size)
 
     def _run(self, work: Sequence[Callable[[], T]]) -> list[T]:
         try:

@@ -28,6 +28,7 @@ from ddp.graph.timed_workers import Listener
 from ddp.graph.windows import Windows
 from ddp.process.clock import now
 from ddp.replica.memory.flat import sizes
+from ddp.replica.memory.shared_gradients import clip
 from ddp.replica.scalars import Scalars
 from ddp.settings import emulated
 
@@ -187,7 +188,7 @@ class Training:
         def work() -> None:
             if self._config.max_grad_norm is not None:
                 trained = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-                torch.nn.utils.clip_grad_norm_(trained, self._config.max_grad_norm)
+                clip(trained, self._config.max_grad_norm)
             optimizer.step()
 
         return work

@@ -14,6 +14,7 @@ from ddp.gradients.step_gradients import by_type
 from ddp.gradients.storage import BucketStorage
 from ddp.parallel.group import Group, current
 from ddp.parallel.startup_check import ParameterGuard, agree, claim, describe, difference, release
+from ddp.replica.memory.shared_gradients import separate
 from ddp.replica.sparse import dense
 
 
@@ -97,6 +98,8 @@ class Replicas:
         for flat in self._sums.flats:
             self._group.all_reduce(flat, SUM)
             flat.div_(total)
+        for model in self._models:
+            separate(model.parameters())
         for column, view, anywhere in zip(self._columns, self._sums.views, used.tolist(), strict=True):
             if anywhere:
                 _hand_out(column, view)

@@ -21,6 +21,7 @@ from typing import Any
 
 import psutil
 
+from ddp.process import scratch
 from ddp.process.resource_errors import enough
 
 PRELOAD = (
@@ -59,6 +60,7 @@ def warm(preload: tuple[str, ...] = ()) -> ForkServerContext:
     context.set_forkserver_preload(["ddp.process.preloaded"])
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    _own_sockets()
     # Ctrl-C signals the whole process group, but only the parent may act on it. The server inherits the blocked signal,
     # and the
     # parent receives it once unblocked. Python's resource tracker unblocks the signal when it is started, so it must be
@@ -80,6 +82,14 @@ def warm(preload: tuple[str, ...] = ()) -> ForkServerContext:
                 os.environ[variable] = earlier
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return context
+
+
+def _own_sockets() -> None:
+    """Have `multiprocessing` put sockets into a folder that others remove if this process is killed; nobody would remove
+    the one that it makes."""
+    config: Any = multiprocessing.current_process()._config  # type: ignore[attr-defined]
+    if config.get("tempdir") is None:  # else it is in use already, perhaps by this process's parent
+        config["tempdir"] = str(scratch.lasting())
 
 
 def resume() -> None:

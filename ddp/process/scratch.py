@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from multiprocessing import util
 from pathlib import Path
 
 from ddp.process.process_lock import ProcessLock, ended
@@ -30,12 +31,7 @@ def write_whole(path: Path, text: str) -> None:
 @contextmanager
 def scratch(more: int = 0) -> Iterator[Path]:
     """Create a folder with room for `more` bytes beyond the usual, in memory if that fits. Raises OutOfResources."""
-    with enough("no folder for a run's private files"):
-        memory, disk = places()
-    roomy = memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > ROOM + more
-    where = memory if roomy else disk
-    tidy(where)
-    prefix = f"{PREFIX}{os.getpid()}-"
+    where, prefix = _tidied(more), f"{PREFIX}{os.getpid()}-"
     with enough(f"no folder for a run's private files can be made in {where} (TMPDIR names another place)"):
         made = tempfile.TemporaryDirectory(prefix=prefix, dir=where, ignore_cleanup_errors=True)
     with made as folder:
@@ -47,6 +43,27 @@ def scratch(more: int = 0) -> Iterator[Path]:
         finally:
             if lock is not None:
                 lock.end()
+
+
+def lasting() -> Path:
+    """Create a folder that is removed when this process ends. Raises OutOfResources."""
+    where = _tidied(0)
+    with enough(f"no folder for sockets can be made in {where} (TMPDIR names another place)"):
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=where))
+    with suppress(OSError):
+        ProcessLock(folder / OWNER)
+    util.Finalize(None, shutil.rmtree, (folder, True), exitpriority=-100)  # not by forked children
+    return folder
+
+
+def _tidied(more: int) -> Path:
+    """Return the place for a new folder, without what killed runs have left there."""
+    with enough("no folder for a run's private files"):
+        memory, disk = places()
+    roomy = memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > ROOM + more
+    where = memory if roomy else disk
+    tidy(where)
+    return where
 
 
 def places() -> tuple[Path, Path]:

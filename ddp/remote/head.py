@@ -10,23 +10,21 @@ import os
 import secrets
 import sys
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from ddp.core.errors import ProtocolError, RankLost
+from ddp.core.errors import RankLost
 from ddp.launcher.interfaces import interface_of, is_loopback, on_loopback
+from ddp.remote.first_start import first_start
 from ddp.remote.job_message import Catalogue
 from ddp.remote.launched_process import LOOK_S, TORCHRUN, LaunchedProcess, open_store
 from ddp.remote.rendezvous import Company, RendezvousServer
-from ddp.remote.secret import opened, seal
+from ddp.remote.secret import seal
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
 LINGER_S = 10.0
 """Seconds that rank 0's process waits for processes that have not heard of the end."""
-BEGAN = "machines/began"
-"""Name, at torchrun's store, of the time at which torchrun first started the processes."""
 
 
 class HeadNode:
@@ -37,6 +35,8 @@ class HeadNode:
         self.process, self._catalogue, self._program = place, catalogue, program
         self._rendezvous: RendezvousServer | None = None
         self._store: Store | None = None
+        self.began: float | None = None
+        """When torchrun first started the processes (`first_start`); None if unknown."""
 
     @property
     def rendezvous(self) -> RendezvousServer:
@@ -66,13 +66,13 @@ class HeadNode:
         self._announce({"host": host, "port": port, "run": run.hex()})
 
     def _announce(self, message: dict[str, Any]) -> None:
-        """Write the sealed `message` to the store; the first start also writes its time. Raise RankLost."""
+        """Write the sealed `message` to the store; under torchrun, note the first start. Raise RankLost."""
         place, key = self.process, self.process.key()
         try:
             if self._store is None:
                 self._store = open_store(place)
-                if not place.restarts and place.launcher == TORCHRUN:
-                    _lasting(self._store).set(BEGAN, seal({"at": time.time()}, key, BEGAN))
+                if place.launcher == TORCHRUN:
+                    self.began = first_start(self._store, key)
             self._store.set(place.attempt, seal(message, key, place.attempt))
         except RuntimeError as error:
             raise RankLost(f"the store at {self.process.store} is gone ({str(error).splitlines()[0]})") from error
@@ -104,18 +104,3 @@ class HeadNode:
                 if time.monotonic() > until:
                     return
                 time.sleep(LOOK_S)
-
-    def began(self) -> float | None:
-        """Return the time at which torchrun first started the processes, in seconds since the epoch; None if unknown."""
-        if self._store is not None:
-            store = _lasting(self._store)
-            with suppress(ValueError, RuntimeError, ProtocolError):
-                if store.check([BEGAN]):
-                    return float(opened(store.get(BEGAN), self.process.key(), BEGAN)["at"])
-        return None
-
-
-def _lasting(store: Store) -> Store:
-    """Return the store below the prefix of this start, which lasts when processes are restarted."""
-    whole: Store = getattr(store, "underlying_store", store)
-    return whole

@@ -60,6 +60,11 @@ class StepFigures:
                 self._updates.append(0)
                 self._inside.append(0)
 
+    @property
+    def hooks(self) -> frozenset[int]:
+        """Return the ids of its own hooks on steps of the optimizer."""
+        return frozenset(hook.id for hook in self._hooks)
+
     def _updating(self, place: int, *_: Any) -> None:
         self._inside[place] += 1
 

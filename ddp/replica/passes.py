@@ -16,9 +16,11 @@ from ddp.core.errors import OutOfResources
 from ddp.core.samples.spans import Batch, Chunk, micro_batches
 from ddp.replica.abilities import HALF, check_abilities
 from ddp.replica.gradient_sync import GradientSync
+from ddp.replica.memory.shared_gradients import separate
 from ddp.replica.norms import least_samples
-from ddp.replica.optim.loss_scale import LossScale
+from ddp.replica.optim.loss_scale import LEAST, LossScale
 from ddp.replica.scalars import Scalars
+from ddp.replica.sparse import dense
 from ddp.replica.task import Job, Task, Tensors
 
 Marks = list[tuple[Tensor | None, int]]
@@ -44,6 +46,8 @@ class StepPasses:
         self._half = HALF.get(job.step.precision)
         self.scale = LossScale() if job.step.precision == "fp16" else None
         """None: no loss scaling is needed."""
+        self._stepped = True
+        """Whether the optimizer might step after the last passes."""
         self._most = job.batch_size // job.step.accumulate
         self._least = least_samples(model)
         self._single = job.step.accumulate == 1
@@ -114,9 +118,23 @@ class StepPasses:
         that holds a part of them."""
         if self.scale is None:
             return True
-        moved = (parameter.grad for group in optimizer.param_groups for parameter in group["params"])
-        finite = self.scale.unscale(gradient for gradient in moved if gradient is not None)
-        return self.scale.follow(finite if team is None else team.agree(finite))
+        moved = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        separate(moved)
+        finite = self.scale.unscale(parameter.grad for parameter in moved if parameter.grad is not None)
+        self._stepped = self.scale.follow(finite if team is None else team.agree(finite))
+        return self._stepped
+
+    def reported(self, loss: Tensor | None) -> Tensor | None:
+        """Return the loss to report of a step; None if it is not finite and `ready` was False, as if it had no samples."""
+        return loss if self._stepped or loss is None or bool(torch.isfinite(loss)) else None
+
+    def overflows(self, optimizer: torch.optim.Optimizer, loss: Tensor) -> bool:
+        """Return whether a loss is not finite and, before the exchange, gradients of this replica are not either: `ready`
+        will be False."""
+        if self.scale is None or self.scale.value <= LEAST or bool(torch.isfinite(loss)):
+            return False
+        gradients = (parameter.grad for group in optimizer.param_groups for parameter in group["params"])
+        return not all(bool(torch.isfinite(dense(each)).all()) for each in gradients if each is not None)
 
     def capture(self) -> dict[str, Any]:
         """Return the state that persists from one step to the next (the loss scale)."""
@@ -146,19 +164,22 @@ class StepPasses:
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Run a block with the model in evaluation mode. Every module gets its mode back by its own `train`, which may do more
-    than set the mode: layers of LoRA merge weights there. The parameters in such modules keep their bits.
-    To be called without gradients."""
+    than set the mode: layers of LoRA merge weights there. The parameters in such modules keep their bits."""
     modes = [(module, module.training) for module in model.modules()]
     special = [module for module, _ in modes if type(module).train is not nn.Module.train]
-    kept = [(p, p.clone()) for p in dict.fromkeys(p for module in special for p in module.parameters())]
-    model.eval()
-    yield
-    model.train()
-    for module, mode in modes:  # a module comes before those inside it
-        if module.training != mode:
-            module.train(mode)
-    for parameter, values in kept:
-        parameter.copy_(values)
+    with torch.no_grad():
+        kept = [(p, p.clone()) for p in dict.fromkeys(p for module in special for p in module.parameters())]
+        model.eval()
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            model.train()
+            for module, mode in modes:  # a module comes before those inside it
+                if module.training != mode:
+                    module.train(mode)
+            for parameter, values in kept:
+                parameter.copy_(values)
 
 
 def backward(loss: Tensor) -> None:

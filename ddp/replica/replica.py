@@ -20,7 +20,7 @@ from ddp.data.batch_loader import feed
 from ddp.data.contents import value_sum
 from ddp.data.data_record import DataRecord
 from ddp.data.epoch_order import EpochOrder
-from ddp.data.seeded import seed_others
+from ddp.data.seeded import seed_all
 from ddp.permutation import derive
 from ddp.process.meter import Meter
 from ddp.process.slowdown import Slowdown
@@ -31,6 +31,7 @@ from ddp.replica.figures import StepFigures
 from ddp.replica.gradient_sync import GradientSync, moved
 from ddp.replica.memory.extra_state import plain_extra_state, set_extra_state
 from ddp.replica.memory.flat import FlatState
+from ddp.replica.memory.shared_gradients import clip, separate
 from ddp.replica.optim.learning_rates import Rates
 from ddp.replica.optim.optimizers import as_one, settings_of, usable
 from ddp.replica.passes import StepPasses, backward, evaluating
@@ -53,8 +54,7 @@ class Replica:
 
     def __init__(self, job: Job, device: torch.device, meter: Meter, slowdown: Slowdown) -> None:
         torch.set_num_threads(1)
-        torch.manual_seed(derive(job.seed, "init"))
-        seed_others(derive(job.seed, "init"))  # all ranks create the same model
+        seed_all(derive(job.seed, "init"))  # all ranks create the same model and data
         self._job, self._meter, self._slowdown, self._device = job, meter, slowdown, device
         self.task = job.task()
         self.model = trainable(self.task.model()).to(device)
@@ -182,7 +182,7 @@ class Replica:
         if team is not None:
             team.end()
         meter.sample_core()
-        return loss, busy
+        return self.passes.reported(loss), busy
 
     def _draw(self, batch: Batch) -> None:
         """Seed the random generator for the pass on a batch (for dropout and the like)."""
@@ -219,6 +219,7 @@ class Replica:
         losses: list[Tensor] = []
         for part in parts:
             if losses:
+                separate(parameter for _, parameter in self.state.named)  # the next pass adds to them in place
                 tensors = self.read(part)
                 at = self._meter.add("data", at)
                 self._draw(part)
@@ -244,7 +245,7 @@ class Replica:
         if limit is None:
             return
         if team is None:
-            torch.nn.utils.clip_grad_norm_(moved(self.state, self.optimizer), limit)
+            clip(moved(self.state, self.optimizer), limit)
         else:
             team.clip(limit)
 

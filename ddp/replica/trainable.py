@@ -37,7 +37,7 @@ def is_sum(loss: Callable[[Tensor], Tensor], samples: int) -> bool:
     try:
         with Scalars():
             once, *more = (float(loss(indices.repeat(times)).detach()) for times in (1, 2, 3))
-    except Exception:  # of the user's own code: training shows it
+    except (Exception, SystemExit):  # of the user's own code: training shows it
         return False
     multiples = (isclose(each, times * once, rel_tol=1e-3) for times, each in enumerate(more, 2))
     return once != 0.0 and isfinite(once) and all(multiples)

@@ -202,7 +202,7 @@ class ShardedStep:
                     yield StatePiece(OPTIMIZER, name, value.detach(), shape, key, shard.start)
                 elif not shard.start:  # a counter: every owner has the same one
                     yield StatePiece(OPTIMIZER, name, value.detach(), value.shape, key)
-        yield from of_buffers(self.site.model, shared=True)
+        yield from of_buffers(self.site.model, self.site.state, shared=True)
 
     def full_parameters(self) -> AbstractContextManager[None]:
         """Do nothing: between steps the parameters are whole."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
@@ -51,6 +52,8 @@ CALLS: dict[str, tuple[str, ...]] = {
 _OF_ONE = "Expected more than 1 value per channel when training"
 LAST = "a batch of one sample, as the last of an epoch may be, cannot be normalised; drop_last=True leaves it out"
 """Remedy when PyTorch refuses to normalise over a batch of one sample."""
+_MADE: WeakValueDictionary[int, nn.Parameter] = WeakValueDictionary()
+"""The parameters to train of all models made in this process, by identity."""
 WRAPPED = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "FSDPModule")
 
 
@@ -108,10 +111,10 @@ def a_model(made: Any) -> nn.Module:
 
 
 def make_model(factory: Callable[[], Any]) -> nn.Module:
-    """Return the model made by `factory`. Raise ValueError for a model that cannot be trained here; other exceptions
-    of `factory` pass through."""
+    """Return the model made by `factory`. Raise ValueError for a model that cannot be trained here, or not again; other
+    exceptions of `factory` pass through."""
     try:
-        return a_model(factory())
+        return _new(a_model(factory()))
     except ValueError as error:
         if "process group has not been initialized" in str(error):
             raise ValueError(
@@ -119,6 +122,19 @@ def make_model(factory: Callable[[], Any]) -> nn.Module:
                 "itself, ranks are brought together here"
             ) from error
         raise
+
+
+def _new(model: nn.Module) -> nn.Module:
+    """Return `model`. Raise ValueError if a model made before shares a parameter that is trained."""
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    for name, parameter in trained.items():
+        if id(parameter) in _MADE:
+            raise ValueError(
+                f"model_factory returns the same {name} each time, so that runs or ranks would train one model: make it in "
+                "the factory, or give lambda: copy.deepcopy(model)"
+            )
+    _MADE.update((id(parameter), parameter) for parameter in trained.values())
+    return model
 
 
 class CheckedStep:

@@ -14,6 +14,7 @@ from ddp.data.fingerprint import undisturbed
 from ddp.graph.scatter import leaves
 from ddp.graph.structure import describe, digest
 from ddp.monitor.harness import layers
+from ddp.replica.passes import evaluating
 from ddp.replica.scalars import Scalars
 from ddp.replica.trainable import is_sum
 from ddp.trainer.mistakes import make_model
@@ -25,14 +26,14 @@ def sketch(parts: Parts, metric: str, model: nn.Module | None = None) -> dict[st
     Leaves random generators unchanged."""
     with undisturbed():
         try:
-            model = (make_model(parts.model_factory) if model is None else model).eval()
+            model = make_model(parts.model_factory) if model is None else model
             batch = collated(parts.dataset, parts.collate_fn).batch(torch.zeros(1, dtype=torch.int64))
-            with Scalars():
+            with Scalars(), evaluating(model):
                 graph = layers(model, lambda: parts.train_step(model, batch))
             known = {"structural_hash": digest(describe(model))}
             inputs = leaves(batch)
             shape = list(inputs[0].shape[1:]) if inputs else []
-        except Exception:  # a user's code may raise anything; a missing picture must not end the run
+        except (Exception, SystemExit):  # a user's code may raise anything; a missing picture must not end the run
             return None
     return {"metric": metric, "input": shape, **known, **graph}
 
@@ -43,10 +44,11 @@ def sums(parts: Parts, model: nn.Module | None = None) -> bool:
 
     @cache
     def made() -> nn.Module:
-        return (make_model(parts.model_factory) if model is None else model).eval()
+        return make_model(parts.model_factory) if model is None else model
 
     def loss(indices: Tensor) -> Tensor:
-        return parts.train_step(made(), collated(parts.dataset, parts.collate_fn).batch(indices))
+        with evaluating(made()):
+            return parts.train_step(made(), collated(parts.dataset, parts.collate_fn).batch(indices))
 
     in_use: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     with undisturbed(gpus=in_use):  # a script that starts ranks need not use CUDA itself

@@ -40,7 +40,7 @@ class Trainer:
     """Trains a model on several devices of equal or unequal speed, or on one device in this process.
 
     Args:
-        model_factory: function that makes the model, on the CPU. It is called once in every rank, and with `output` before
+        model_factory: function that makes a new model, on the CPU. It is called once in every rank, and with `output` before
             in this process; all ranks get the same initial values, because torch is seeded from `seed`.
         optimizer_factory: list of parameters -> optimizer, or a list of optimizers that share no parameter. Their learning
             rates are those where `schedule` is 1.
@@ -78,7 +78,7 @@ class Trainer:
             rank chooses by its free memory). See `docs/reference/loader.md`.
         prefetch: number of batches that a streaming loader prefetches; None: as many as memory allows.
         vram_max_usage, memory_max_usage: fraction of the free GPU memory and of the free host memory that data may use.
-        epoch_callback: (epoch, WorkerHandle) -> None, called in every rank before its first step of an epoch.
+        epoch_callback: (epoch, WorkerHandle) -> None, called in every rank before it reads the data of an epoch.
         checkpoint_folder: folder in which the last two checkpoints are kept; None: no checkpoints.
         checkpoint_every: epochs or averages between checkpoints; None: 1. No checkpoint is saved at the end of the run.
         checkpoint_unit: `epochs` (None) or `averages`. In modes that average gradients, and with one rank, every step

@@ -72,7 +72,7 @@ def _unfit_pass(task: Task, model: nn.Module, optimizer: torch.optim.Optimizer) 
         with fork_rng(), scalars:
             batch = data.batch(torch.arange(min(SAMPLES, len(data))))
             task.loss(model, batch).backward()  # type: ignore[no-untyped-call]
-    except Exception:
+    except (Exception, SystemExit):
         return ""  # training will raise it again
     if any(p.grad is None for group in optimizer.param_groups for p in group["params"]):
         return "a parameter has no gradient, so that optimizers leave it alone"
@@ -85,7 +85,7 @@ def _unfit_pass(task: Task, model: nn.Module, optimizer: torch.optim.Optimizer) 
             (grads, _) = apart(loss)(parameters, batches)
             leaves = {name: p.detach().requires_grad_() for name, p in model.named_parameters()}
             means = torch.autograd.grad(shared(loss)(leaves, batches).mean(), list(leaves.values()))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return f"a step of several ranks at once fails ({f'{type(error).__name__}: {error}'.splitlines()[0]})"
     own = _flat(p.grad for p in model.parameters())
     for other in (_flat(grads[name][0] for name in leaves), _flat(means)):

@@ -68,7 +68,7 @@ def run(job: Job, emit: Emit) -> None:
         return
     threads = torch.get_num_threads()
     try:
-        with deterministic(job.step.deterministic), ranks_of(job) as ranks:
+        with deterministic(job.step.deterministic), ranks_of(job) as ranks, solo.stepping(job, emit) as emit:
             play(job, ranks, emit)
     finally:
         torch.set_num_threads(threads)

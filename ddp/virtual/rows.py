@@ -159,5 +159,5 @@ class ReplicaRows:
             return
         norms = torch.stack([value.reshape(len(value), -1).norm(dim=1) for value in grads.values()]).norm(dim=0)
         factor = (limit / (norms + 1e-6)).clamp(max=1.0)
-        for value in grads.values():
-            value.mul_(factor.view(-1, *(1 for _ in value.shape[1:])))
+        for name, value in grads.items():  # not in place: several may share memory
+            grads[name] = value * factor.view(-1, *(1 for _ in value.shape[1:]))

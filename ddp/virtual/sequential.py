@@ -23,6 +23,7 @@ from ddp.core.messages.commands import Reduce
 from ddp.core.messages.events import RankEvent, Reduced
 from ddp.core.worker import Action, Step
 from ddp.engine.cooperative_thread import CooperativeThread, generators
+from ddp.engine.once import Once
 from ddp.engine.rank import RankLoop
 from ddp.process.clock import now
 from ddp.process.meter import Meter
@@ -76,9 +77,8 @@ class SequentialRanks:
     def __init__(self, job: Job) -> None:
         self._threads: dict[int, CooperativeThread] = {}
         self._group = ThreadGroup([partial(self._pause, rank) for rank in range(job.world_size)])
-        task = job.task()
         plain = replace(job, links=None, speeds=(), faults=(), profile_steps=0)
-        self._job = replace(plain, threads=self._group, task=lambda: task)
+        self._job = replace(plain, threads=self._group, task=Once(job.task))
         self._outboxes = [_Outbox() for _ in range(job.world_size)]
         self._ranks: list[RankLoop] = []
         self._draws: list[Callable[[], None]] = []
@@ -174,5 +174,5 @@ class SequentialRanks:
     def _guarded(self, rank: int, act: Callable[[], None]) -> None:
         try:
             act()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise RankFailed(rank, f"{type(error).__name__}: {error}", traceback.format_exc()) from error

@@ -164,7 +164,7 @@ class VectorisedRanks:
         """Raise RankFailed for an exception of the task in this block."""
         try:
             yield
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise RankFailed(rank, f"{type(error).__name__}: {error}", traceback.format_exc()) from error
 
     def _flush(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import re
 from pathlib import Path
@@ -15,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from ddp import RankFailed, Trainer
 from ddp.trainer.mistakes import CheckedStep
+from ddp.trainer.model_trial import sketch, sums
 from tests.api.conftest import Make
 from tests.api.trained import WORLDS
 from tests.runtime import toy
@@ -170,6 +172,31 @@ Wrapped.__name__ = "DistributedDataParallel"
 def test_a_model_that_cannot_be_taken_is_told(make: Make, factory: Any, remedy: str) -> None:
     with pytest.raises(RankFailed, match=re.escape(remedy)):
         make(model_factory=factory, world_size=1).run().join()
+
+
+def test_a_model_made_before_is_refused_and_frozen_parts_of_it_are_not(make: Make) -> None:
+    """Seeds went on from each other, and replicas of a graph lost their weights."""
+    model, again = toy.net(norm=True), r"same 0\.weight each time, .* give lambda: copy\.deepcopy\(model\)"
+    with pytest.raises(RankFailed, match=again):
+        make(mode="graph_sync", model_factory=lambda: model).run().join()
+    with pytest.raises(RankFailed, match=again.replace("0", "0.0", 1)):
+        make(world_size=1, model_factory=lambda: nn.Sequential(model, nn.Linear(2, 2))).run().join()
+    make(world_size=1, model_factory=lambda: copy.deepcopy(model)).run().join()
+    model.requires_grad_(False)
+    make(world_size=1, model_factory=lambda: nn.Sequential(model, nn.Linear(2, 2))).run().join()
+
+
+@pytest.mark.parametrize("step", [loss_of, lambda model, batch: batch.missing], ids=["step", "failing"])
+def test_a_model_that_is_tried_keeps_its_modes(make: Make, step: Any) -> None:
+    """A shared one went on in evaluation mode."""
+    model = toy.net(norm=True)
+    model[1].eval()
+    modes = [module.training for module in model.modules()]
+    parts = make(train_step=step, model_factory=lambda: model)._parts
+    assert (sketch(parts, "accuracy") is None) == (step is not loss_of)
+    assert sketch(parts, "accuracy") is None
+    assert sums(parts, model) is False
+    assert [module.training for module in model.modules()] == modes
 
 
 held: list[Any] = []

@@ -11,6 +11,7 @@ import pytest
 from torch import nn
 
 from ddp import WorkerHandle
+from ddp.checkpoint.parts import AMID
 from tests.api.conftest import Make
 from tests.api.trained import equal
 from tests.runtime import toy
@@ -52,3 +53,24 @@ def test_what_a_callback_froze_or_set_to_eval_mode_stays_so(
     whole = make(**same, epoch_callback=callback, checkpoint_folder=tmp_path).run().join()
     resumed = make(**same, epoch_callback=callback, resume=tmp_path).run().join()
     assert equal(resumed.state_dict(), whole.state_dict())
+
+
+@pytest.mark.parametrize(("mode", "every"), [("solo", 0), ("solo", 20), ("graph_sync", 0), ("graph_sync", 10)])
+def test_a_run_whose_callback_changes_the_augmentation_goes_on(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, every: int
+) -> None:
+    """It was refused as one with other data. `every`: averages between checkpoints; 0: an epoch."""
+    said, factor = set[str](), {"of": 1.0}
+    monkeypatch.setattr("ddp.trainer.handle.warnings.warn", lambda text, *more, **named: said.add(text))
+    same: dict[str, Any] = {
+        **{"mode": mode, "world_size": 1 + (mode != "solo"), "epochs": 3},
+        "epoch_callback": lambda epoch, worker: factor.update(of=0.5**epoch),
+        "augment": lambda batch, draws: (batch[0] * factor["of"], batch[1]),
+    }
+    unit: dict[str, Any] = {"checkpoint_every": every, "checkpoint_unit": "averages"} if every else {}
+    whole = make(**same, **unit, checkpoint_folder=tmp_path).run().join()
+    assert not said
+    factor["of"] = 1.0
+    resumed = make(**same, resume=tmp_path).run().join()
+    assert equal(resumed.state_dict(), whole.state_dict()) == (not every)
+    assert said == ({AMID} if every else set())

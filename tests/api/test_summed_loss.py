@@ -22,15 +22,20 @@ def failing(model: nn.Module, batch: Any) -> Tensor:
     raise RuntimeError("not here")
 
 
+def leaving(model: nn.Module, batch: Any) -> Tensor:
+    raise SystemExit("not here")
+
+
 @pytest.mark.parametrize(
     ("change", "is_sum"),
     [
         ({"train_step": summed}, True),
         ({}, False),
         ({"train_step": failing}, False),
+        ({"train_step": leaving}, False),
         ({"model_factory": lambda: None}, False),
     ],
-    ids=["sum", "mean", "step fails", "factory fails"],
+    ids=["sum", "mean", "step fails", "step leaves", "factory fails"],
 )
 def test_a_loss_that_is_a_sum_is_told(make: Make, change: dict[str, Any], is_sum: bool) -> None:
     trainer, before = make(**change), torch.get_rng_state()

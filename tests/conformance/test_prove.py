@@ -170,6 +170,11 @@ def test_each_kind_of_average_is_proved_and_says_how_far_it_is_off() -> None:
     assert not any(each.failed for each in found.values())
 
 
+def test_data_that_is_split_by_drawn_numbers_is_the_same_in_engine_and_oracle() -> None:
+    (found,) = prove(toy.drawn, [way("graph_sync", None, engine="graph")], 2, 4)
+    assert found.verdict == "exact", found.why
+
+
 def test_more_samples_than_the_data_has_are_refused() -> None:
     """A step of 120 samples of both ranks, and windows of three such steps; the data has 203."""
     for each, steps in ((way("nccl_sync", "nccl"), 2), (way("nccl_cadence", "nccl", DEFAULT), 1)):

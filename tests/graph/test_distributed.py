@@ -17,6 +17,7 @@ import ddp
 from ddp.graph import DataLoader, DdpConfig, FlowBuilder, Graph, GraphError, setup, setup_with
 from tests.graph.oracle import build, data, distance, equal, made
 from tests.graph.several import backward, on, plain, replicas, sgd
+from tests.runtime import toy
 
 
 def test_on_one_device_it_is_plain_pytorch_bit_for_bit() -> None:
@@ -186,6 +187,18 @@ def test_a_limit_on_gradients_is_that_of_one_device() -> None:
         graph.step()
         assert distance(graph, before) <= 0.1 * 0.01 * 1.001
     assert max(distance(graphs[0], graph) for graph in graphs[1:]) < 1e-7
+
+
+def test_gradients_that_share_memory_are_limited_once() -> None:
+    def summed(device: Any = "cpu") -> Graph:
+        torch.manual_seed(0)
+        return FlowBuilder.from_(toy.Summed()).build().to(device)
+
+    one, two = (on(size, summed(), summed, max_grad_norm=0.01) for size in (1, 2))
+    for graph in (one, two):
+        backward(graph, *toy.data(12))
+        graph.step()
+    assert distance(one, two) < 1e-7
 
 
 def test_evaluation_is_divided_too_and_changes_nothing() -> None:

@@ -23,6 +23,7 @@ from ddp.core.messages.events import Finished, Merged, Progress, Ready, RoundClo
 from ddp.core.policies import POLICIES
 from ddp.core.samples.spans import measure
 from ddp.core.settings.checkpoints import Checkpointing
+from ddp.core.settings.steps import StepSettings
 from ddp.data.epoch_order import order
 from ddp.engine import elche
 from ddp.graph import engine
@@ -185,11 +186,12 @@ def half(model: nn.Module, batch: Any) -> torch.Tensor:
     return loss
 
 
-def test_a_backward_pass_inside_the_loss_weighs_as_much_as_its_batch(play: Callable[..., Played], even: None) -> None:
+@pytest.mark.parametrize("task", [toy.task, toy.summed])
+def test_a_backward_pass_inside_the_loss_weighs_as_much_as_its_batch(
+    play: Callable[..., Played], even: None, task: Callable[[], Task]
+) -> None:
     options = {"anchor": 3, "max_anchor": 3, "partition_ratios": (0.6, 0.4)}
-    mine, plain = (
-        play("cadence", task, options=options) for task in (lambda: replace(toy.task(), loss=half), toy.task)
-    )
+    mine, plain = (play("cadence", each, options=options) for each in (lambda: replace(task(), loss=half), task))
     for name, value in plain.state().items():
         torch.testing.assert_close(mine.state()[name], value, rtol=0, atol=1e-6)
 
@@ -211,6 +213,23 @@ def test_shards_follow_the_speeds(play: Callable[..., Played]) -> None:
     fast, slow = (measure(next(e.spans for e in last if e.rank == rank)) for rank in range(2))
     assert fast > 2 * slow
     assert played.of(Plan)[0].in_step
+
+
+def test_no_micro_batch_of_a_large_share_is_too_large(play: Callable[..., Played]) -> None:
+    """A fast replica has more of them."""
+    sizes: list[int] = []
+
+    def noting(model: nn.Module, batch: Any) -> torch.Tensor:
+        sizes.append(len(batch[1]))
+        return laborious(model, batch)
+
+    step = StepSettings(accumulate=4)
+    played = play(
+        "sync", lambda: replace(work(400), loss=noting), speeds=(1.0, 0.1), batch_size=16, epochs=1, step=step
+    )
+    fast, slow = (sum(e.samples for e in played.of(Progress) if e.rank == rank) for rank in range(2))
+    assert fast > slow + 16
+    assert max(sizes) == 4
 
 
 def test_el_che_gives_the_fast_replica_more_batches(play: Callable[..., Played]) -> None:

@@ -60,6 +60,22 @@ def test_two_replicas_a_rank(world: int, counts: list[float] | None, together: T
         assert all(same(state, values(alone[0])) for state in states)
 
 
+def test_a_gradient_that_shares_memory_keeps_its_own_mean(together: Together) -> None:
+    """The mean of one was written into the memory of both."""
+
+    def act(group: Group) -> list[Tensor]:
+        models = [nn.ParameterList([torch.zeros(2, 2), torch.zeros(2, 2)]) for _ in range(2)]
+        ((models[0][0].view(-1) + models[0][1].view(-1)) * torch.arange(4.0)).sum().backward()
+        models[1][0].sum().backward()
+        assert models[0][0].grad.data_ptr() == models[0][1].grad.data_ptr()
+        truth = [(models[0][0].grad + 1) / 2, models[0][1].grad / 2]
+        wrap(models, ["cpu", "cpu"], group=group).all_reduce_gradients()
+        return [*grads(models[0]), *truth]
+
+    first, second, *truth = together(1, act)[0]
+    assert same([first, second], truth)
+
+
 def test_a_gradient_that_nobody_has_stays_none(together: Together) -> None:
     def act(group: Group) -> list[bool]:
         model = nn.ModuleList(nn.Linear(5, 2) for _ in range(3))

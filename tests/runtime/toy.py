@@ -7,9 +7,10 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -85,6 +86,23 @@ def task(
     )
 
 
+def drawn() -> Task:
+    """Points that are split by numbers of the global generators, from which all other parts draw before."""
+    plain, points, first = task(), data(SAMPLES + 40), torch.randperm(SAMPLES + 40)
+
+    def optimizer(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        torch.rand(()), np.random.rand()
+        return torch.optim.SGD(parameters, lr=0.1)
+
+    @cache
+    def split() -> tuple[TensorSource, TensorSource]:
+        places = first[torch.randperm(len(first))][np.random.permutation(len(first))]
+        one, other = ([part[some] for part in points] for some in (places[:SAMPLES], places[SAMPLES:]))
+        return TensorSource(*one), TensorSource(*other)
+
+    return replace(plain, optimizer=optimizer, train_data=lambda: split()[0], eval_data=lambda: split()[1])
+
+
 def rising_schedule(fraction: float) -> float:
     return 0.1 + fraction
 
@@ -106,6 +124,25 @@ class Odd(nn.Module):
         if self.training:
             self.ema = 0.9 * self.ema + 0.1 * logits.detach().mean().view(1)  # another tensor, as many models do
         return torch.as_tensor(logits)
+
+
+class Summed(nn.Module):
+    """Adds two weights, of which autograd makes one gradient for both; `apart`: and copies it."""
+
+    def __init__(self, apart: bool = False) -> None:
+        super().__init__()
+        self.apart = apart
+        self.first, self.second = (nn.Linear(6, 12, bias=False) for _ in range(2))
+        self.head = nn.Linear(12, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        second = self.second.weight.view(-1)
+        weight = self.first.weight.view(-1) + (second * 1.0 if self.apart else second)
+        return torch.as_tensor(self.head(nn.functional.linear(inputs, weight.view(12, 6)).tanh()))
+
+
+def summed(apart: bool = False) -> Task:
+    return replace(task(), model=partial(Summed, apart))
 
 
 class Lowest(nn.Module):

@@ -14,8 +14,10 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import Dataset
 
 from ddp.core.errors import RankFailed
+from ddp.core.messages.events import Ready
 from ddp.core.settings.virtual_time import VirtualTime
 from ddp.data.dataset import as_source, collated
+from ddp.engine import solo
 from ddp.replica.task import Task
 from ddp.trainer.mistakes import CheckedStep
 from ddp.virtual import engine
@@ -92,11 +94,13 @@ def test_samples_that_are_put_together_batch_by_batch_are_read_rank_by_rank(play
 
 
 @pytest.mark.parametrize("policy", ["cadence", "sync"])
-def test_a_parameter_without_dimensions_is_clipped_as_one_by_one(play: Play, policy: str) -> None:
+@pytest.mark.parametrize("task", [scaled, toy.summed])
+def test_clipping_is_as_one_by_one(play: Play, policy: str, task: Callable[[], Task]) -> None:
+    """Of a parameter without dimensions, and of two whose gradients share memory."""
     ends = []
     for path in ("sequential", "vectorised"):
         more: dict[str, Any] = {"virtual": VirtualTime(path=path), "engine": engine, "max_grad_norm": 0.1}
-        played = play(policy, "nccl", scaled, world_size=3, epochs=1, **more)
+        played = play(policy, "nccl", task, world_size=3, epochs=1, **more)
         ends.append(torch.cat([value.flatten() for value in played.state().values()]))
     assert torch.allclose(*ends, atol=1e-6)
 
@@ -170,3 +174,9 @@ def test_hooks_on_the_forward_pass_train_at_once(play: Play, policy: str) -> Non
         played = play(policy, "nccl", partial(hooked, "forward"), world_size=3, **more)
         ends.append(torch.cat([value.flatten() for value in played.state().values()]))
     assert torch.allclose(*ends, atol=1e-6)
+
+
+def test_data_that_is_split_by_drawn_numbers_is_that_of_solo(play: Play) -> None:
+    (alone,) = play("sync", "nccl", toy.drawn, world_size=1, epochs=1, engine=solo).of(Ready)
+    for each in play("sync", "nccl", toy.drawn, epochs=1, engine=engine).of(Ready):
+        assert (each.digest, each.data) == (alone.digest, alone.data)

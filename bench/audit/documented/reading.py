@@ -6,6 +6,7 @@ import hashlib
 import json
 import platform
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from bench.audit.documented.draws import SampleDraws, read, read_rows, sampled
-from bench.audit.documented.seeds import keys_of, order_of
+from bench.audit.documented.seeds import keys_of, order_of, seed_of, seed_others
 from ddp.data.dataset import MapSource, Rows
 from ddp.data.source import TensorSource
 from ddp.replica.task import Task
@@ -36,6 +37,17 @@ def rows(source: Any, indices: NDArray[np.int64]) -> Any:
     if type(source) is TensorSource:
         return tuple(tensor[wanted] for tensor in source.tensors)
     return source.batch(wanted)
+
+
+def made_as_by_rank(make: Callable[[], Task], seed: int) -> tuple[Task, nn.Module]:
+    """Return the task with its data, and its model. All may draw random numbers: they are made in the order of ranks."""
+    torch.manual_seed(seed_of(seed, "init"))
+    seed_others(seed_of(seed, "init"))
+    task = make()
+    model = task.model()
+    task.optimizer(list(model.parameters()))
+    train, test = task.train_data(), task.eval_data()
+    return replace(task, train_data=lambda: train, eval_data=lambda: test), model
 
 
 def unknowable(task: Task, data: TrainingData) -> str:

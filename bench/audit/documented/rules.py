@@ -34,22 +34,23 @@ class Rules:
     step: StepSettings = PLAIN
     batch_size: int = 0
     """Samples of one step of one rank."""
-    one_process: bool = False
-    """Whether a rank splits its batches into micro-batches independently of the others, as ranks of one process do."""
+    own_batches: bool = False
+    """Whether each rank has batches of its own in a step of all ranks, as in `graph_cadence`."""
 
 
 def micro_ends(rules: Rules, model: nn.Module, span: tuple[int, int], total: int, ranks: int) -> list[int]:
     """Return the boundaries of the micro-batches of a batch. Their sizes are equal, or one larger for the first ones.
 
     Their number follows from the largest slice of the `ranks` that share a step, so that each has at most `batch_size /
-    accumulate` samples; with batch norm each has at least two.
+    accumulate` samples; with batch norm each has at least two. A slice above the even share is cut by itself.
     """
     (start, stop), accumulate = span, rules.step.accumulate
     if accumulate == 1:
         return [start, stop]
     size = stop - start
     least = 2 if any(isinstance(module, _BatchNorm) for module in model.modules()) else 1
-    largest, smallest = (-(-total // ranks), total // ranks) if ranks > 1 else (size, size)
+    even = -(-total // ranks)
+    largest, smallest = (even, total // ranks) if ranks > 1 and size <= even else (size, size)
     parts = -(-largest * accumulate // rules.batch_size)
     parts = max(1, min(parts, smallest // least, size // least))
     each, odd = divmod(size, parts)
@@ -76,6 +77,14 @@ def left_out_roundings(step: StepSettings) -> float:
 def autocast(step: StepSettings, device: torch.device) -> AbstractContextManager[Any]:
     """Return the context of a forward pass."""
     return torch.autocast(device.type, HALF[step.precision]) if step.half else nullcontext()
+
+
+def own_gradients(parameters: Iterable[Tensor]) -> None:
+    """Copy each gradient: PyTorch gives those of two parameters that are added the same memory, and what then changes
+    one in place (a further pass, clipping) changes both."""
+    for parameter in parameters:
+        if parameter.grad is not None:
+            parameter.grad = parameter.grad.clone()
 
 
 def unscale(

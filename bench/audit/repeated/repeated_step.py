@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from bench.audit.bundled.definitions import defined, is_near
-from bench.audit.documented.rules import Rules, autocast, micro_ends, norm_of, total_of, unscale
+from bench.audit.documented.rules import Rules, autocast, micro_ends, norm_of, own_gradients, total_of, unscale
 from bench.audit.documented.schedules import stepped
-from bench.audit.documented.seeds import seed_of, seed_others, step_seed
+from bench.audit.documented.seeds import step_seed
 from bench.audit.kept_files import BUFFERS, OPTIMIZER, PARAMETERS, Incomplete, Name
 from bench.audit.repeated.step_scalars import Collected, Totals
 from ddp.replica.task import Task
@@ -58,11 +58,9 @@ class Done:
 class Bench:
     """A model of the task on a device, which repeats steps."""
 
-    def __init__(self, task: Task, rules: Rules, reading: Reading, device: torch.device) -> None:
+    def __init__(self, task: Task, model: nn.Module, rules: Rules, reading: Reading, device: torch.device) -> None:
         self.task, self.rules, self.device, self._read = task, rules, device, reading
-        torch.manual_seed(seed_of(rules.seed, "init"))
-        seed_others(seed_of(rules.seed, "init"))
-        self.model = task.model().to(device)
+        self.model = model.to(device)
         self._schedule = stepped(task.schedule)
         self.parameters = dict(self.model.named_parameters())
         self.buffers = dict(self.model.named_buffers())
@@ -112,7 +110,8 @@ class Bench:
                 tensor.copy_(value)
 
     def _present(self) -> dict[str, Tensor]:
-        return dict(self.model.named_buffers())  # a forward pass may replace buffer objects
+        now = dict(self.model.named_buffers())  # a forward pass may replace them; a cache that grows is no state
+        return {n: now[n] if n in now and now[n].numel() == made.numel() else made for n, made in self.buffers.items()}
 
     def state(self, optimizers: Sequence[Any] | None) -> State:
         """Return the values of parameters and buffers, and the optimizers' state."""
@@ -151,8 +150,7 @@ class Bench:
         groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
         for group, rate in zip(groups, self.rates(seen), strict=True):
             group["lr"] = rate
-        for parameter in self.parameters.values():
-            parameter.grad = None
+        nn.Module.zero_grad(self.model)
         self._scale, self._undefined, self._metrics = scale[0], [], [0.0] * len(ranks)
         self._scalars = [{} for _ in ranks]
         losses = self._gradients(epoch, ranks, together)
@@ -195,7 +193,7 @@ class Bench:
             # A rank's gradients are weighted after the backward pass, which hooks and half precision make not linear. But
             # PyTorch's modules divide them by the number of ranks, so their loss carries the rest of the weight.
             part = total / len(ranks) if self.rules.own_buffers else size
-            sharers = len(ranks) if together and not self.rules.one_process else 1
+            sharers = len(ranks) if together and not self.rules.own_batches else 1
             losses.append([self._batch(rank, epoch, span, (part, total), sharers) for span in spans])
             if shared:
                 self._set_aside(parts, part / total)
@@ -222,8 +220,7 @@ class Bench:
         losses = [self._pass(rank, epoch, first, last, totals[0]) for first, last in pairwise(ends)]
         if len(losses) == 1:
             return losses[0]
-        parts = [last - first for first, last in pairwise(ends)]
-        return sum(loss * part for loss, part in zip(losses, parts, strict=True)) / (span[1] - span[0])
+        return sum(loss * (b - a) for loss, (a, b) in zip(losses, pairwise(ends), strict=True)) / (span[1] - span[0])
 
     def _pass(self, rank: int, epoch: int, start: int, stop: int, total: float) -> float:
         """Add the gradients of one pass, weighted as its part of the mean; return its mean loss."""
@@ -238,6 +235,7 @@ class Bench:
         loss = loss.float() if loss.dtype.itemsize < 4 else loss
         part = (stop - start) / total * self._scale
         (loss if part == 1.0 else loss * part).backward()  # type: ignore[no-untyped-call]
+        own_gradients(self.parameters.values())
         return float(loss.detach())
 
     @torch.no_grad()

@@ -7,7 +7,7 @@ The answers are about the way of training that page one names. Decides nothing.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from statistics import geometric_mean
+from statistics import median
 
 from bench.base.number_format import plural
 from bench.report.blocks import plain
@@ -34,6 +34,7 @@ from bench.report.page_one.words import (
     state,
 )
 from bench.results.cells import Cell, measured
+from bench.results.rerun_command import script_of
 from bench.validate.checks.speed import disturbed
 
 SURE, LIMITS, LEFT = "How sure is that?", "What limits it?", "What is left to do?"
@@ -79,7 +80,7 @@ def setup(cells: Sequence[Cell], each: Answer) -> str:
     text = f"One device here: mean {plain(about.final.eval_metric)} {levels(solo.eval)}"
     times = Timing.of(solo).seconds
     if all(seconds := measured(times)) and 0 < len(seconds) == len(times) and len(targets([solo])) == 1:
-        text += f", target {about.target.value or 0.0:g} after {number(geometric_mean(seconds))} s"
+        text += f", target {about.target.value or 0.0:g} after {number(median(seconds))} s"
     sizes = sorted({option.cell.about.world_size for option in each.options} - {1})
     whole = ", ".join(f"{w.batch_size * size} over {size}" for size in sizes)
     text += f". Batch {w.batch_size}{f' ({whole})' if whole else ''}, {plural(w.epochs, 'epoch')}"
@@ -196,10 +197,11 @@ def left(cells: Sequence[Cell], each: Answer) -> str:
     grave += [option for option in open_ if option.failing is not None and not option.failing.lacking]
     texts = []
     required = bool(unjudged or grave or each.kind in ("open", "nothing"))
-    if busy := sum(disturbed(run.metrics) for cell in cells for run in cell.runs):
-        what = "the disturbed run" if busy == 1 else f"the {busy} disturbed runs"
+    if busy := [run for cell in cells for run in cell.runs if disturbed(run.metrics)]:
+        what = "the disturbed run" if len(busy) == 1 else f"the {len(busy)} disturbed runs"
+        forced = "" if all(map(script_of, busy)) else ", with `force=true`"
         required = True
-        texts.append(f"First rerun {what} on idle cores: commands under *Reproduce*, with `force=true`.")
+        texts.append(f"First rerun {what} on idle cores: commands under *Reproduce*{forced}.")
     if short := [option for option in open_ if option.failing is not None and option.failing.lacking]:
         texts.append(
             f"{more_seeds(short)} can decide on {names(short, options)}: `bench more` with the folder of the runs."

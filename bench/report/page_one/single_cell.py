@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import fmean, geometric_mean
+from statistics import fmean, median
 
 from bench.base.number_format import plural
 from bench.report.blocks import Tile, plain
@@ -44,7 +44,7 @@ def tiles(cells: Sequence[Cell]) -> tuple[Tile, ...]:
     timing = Timing.of(cell)
     seconds = measured(timing.seconds)
     all_there = axis == "seconds" and len(seconds) == len(timing.seconds) and all(seconds)
-    middle = geometric_mean(seconds) if all_there else whole.middle(axis)
+    middle = median(seconds) if all_there else whole.middle(axis)
     known = (
         "not reached" if middle is None or math.isinf(middle) else f"{number(middle)} {axis.replace('seconds', 's')}"
     )

@@ -5,23 +5,25 @@ from __future__ import annotations
 from bench.base.number_format import plural
 from bench.report.blocks import Block, Code, Heading, Text, nonempty
 from bench.report.page import Page, more
-from bench.results.rerun_command import command
+from bench.results.rerun_command import commands, script_of
 
 COMMANDS = 200
 """Most cells whose command is printed."""
 
 
 def section(page: Page) -> list[Block]:
-    """Return one command for each cell that was trained, which trains all its seeds."""
+    """Return the commands that train all seeds of each cell that was trained."""
     cells = [cell for cell in page.cells if cell.about.source != "predicted"]
     if not cells:
         return []
-    commands = "\n".join(" ".join(command(cell.runs).splitlines()) for cell in cells[:COMMANDS])
+    lines = [" ".join(line.splitlines()) for cell in cells[:COMMANDS] for line in commands(cell.runs)]
+    scripts = ", or for each call of a script" if any(script_of(cell.runs[0]) for cell in cells) else ""
     return nonempty(
         Heading("Reproduce"),
         Text(
-            f"One line for each cell, with all its seeds ({plural(sum(len(cell.runs) for cell in cells), 'run')} in all):"
+            f"One line for each cell{scripts}, with all its seeds "
+            f"({plural(sum(len(cell.runs) for cell in cells), 'run')} in all):"
         ),
-        Code(commands),
+        Code("\n".join(lines)),
         more(len(cells) - COMMANDS, "cell", "`config.json` in a run folder has all that is needed"),
     )

@@ -30,7 +30,8 @@ from bench.validate.rules.losses_of_ranks import Share, higher_loss, reported_ot
 from bench.validate.verdicts.findings import Case
 from bench.validate.verdicts.verdict import Verdict, verdict
 from ddp.core.messages.event_parts import DataContent, SetContent, Trained
-from ddp.core.messages.events import Merged, Progress
+from ddp.core.messages.events import Merged, Progress, Ready
+from ddp.core.messages.join_events import Joining
 from ddp.permutation import visited
 from ddp.tally import MODULUS, order_tally
 
@@ -115,7 +116,8 @@ def _shared(data: DataContent) -> str:
 
 def _amiss(sets: Sets | None, run: Run, known: Records, data: DataContent) -> Iterator[str]:
     """Yield what is wrong, causes before their consequences."""
-    for event in known.ready:
+    events: list[Ready | Joining] = [*known.ready, *(event for event in known.joining if event.data is not None)]
+    for event in events:
         if event.data != data:
             yield f"rank {event.rank} has other data than rank 0: {event.data} instead of {data}"
     if sets is not None:

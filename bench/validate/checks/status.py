@@ -17,6 +17,7 @@ from bench.results.runfolder import Run
 from bench.results.schema import Metrics
 from bench.validate.records.reading import costly
 from bench.validate.records.run_records import Records
+from bench.validate.rules.unheeded import unheeded
 from bench.validate.verdicts.findings import Case
 from bench.validate.verdicts.verdict import Verdict, verdict
 from ddp.core.settings.faults import Fault, parse
@@ -42,7 +43,9 @@ def check(case: Case) -> Verdict:
     cell, read = case.cell, partial(case.derivation.value, _of_ranks, lost=True)
     counted = ("ok", "diverged") if case.match is not None else ("ok",)
     bad = [run.metrics for run in cell.runs if run.metrics.status not in counted]
-    if not bad and (wrong := next(filter(None, (_unallowed(run, read) for run in cell.runs)), "")):
+    settings = partial(case.derivation.value, unheeded, lost=True)
+    wrongs = (_unallowed(run, read) or _ignored(run, settings) for run in (() if bad else cell.runs))
+    if wrong := next(filter(None, wrongs), ""):
         return verdict("FAIL", "status", cell, f"{cell.status}; {wrong}", Exit.FAILED)
     if not bad:
         errors = "".join(f"seed {m.seed}: {line}; " for m in cell.bereft for line in unscripted(m))
@@ -79,7 +82,7 @@ def _unallowed(run: Run, read: _Read) -> str:
     """Name the loss that no machine causes, or that the configuration does not tolerate; empty: none. Reports that
     violate orders are a defect of the program, unless the rank joined later or a script takes something away."""
     m, cluster = run.metrics, run.config.get("cluster")
-    if never := _never(run, read):
+    if never := _never(run, read) or _as_lost(m):
         return f"seed {m.seed}: {never}"
     first = next(filter(went_on, m.faults), None)
     if m.status != "ok" or first is None or m.resumed is not None:
@@ -89,6 +92,12 @@ def _unallowed(run: Run, read: _Read) -> str:
     if isinstance(cluster, dict) and cluster.get("tolerate_loss") is False:
         return f"seed {m.seed}: the run went on without rank {first.rank}, although cluster.tolerate_loss is false"
     return ""
+
+
+def _ignored(run: Run, settings: Callable[[Run], str | None]) -> str:
+    """Name the setting for lost ranks that the run did not heed; empty: none."""
+    wrong = settings(run) if run.metrics.faults else ""
+    return f"seed {run.metrics.seed}: {wrong}" if wrong else ""
 
 
 def _never(run: Run, read: _Read) -> str:
@@ -102,6 +111,16 @@ def _never(run: Run, read: _Read) -> str:
         if steps > fault.step + BEYOND * gone:
             came = "occurred later" if gone else "never occurred"
             return f"rank {fault.rank} trained {steps} steps, but the scripted {fault} {came}"
+    return ""
+
+
+def _as_lost(m: Metrics) -> str:
+    """Name the rank that a script made raise, whose exception nobody heard of; empty: none."""
+    raising = {fault.rank for fault in map(parse, m.scripted_faults) if fault.kind == "raise"}
+    killing = {fault.rank for fault in map(parse, m.scripted_faults) if fault.kind in TAKING and fault.kind != "raise"}
+    for row in m.faults:
+        if row.rank in raising - killing and row.kind == "lost" and "exit code 0)" in row.text:
+            return f"rank {row.rank} raised an exception, but was recorded as lost: {row.text}"
     return ""
 
 

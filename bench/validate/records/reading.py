@@ -22,9 +22,10 @@ from bench.results.runfolder import EVENTS, METRICS, Run, there
 from bench.results.schema import Metrics
 from bench.validate.records.run_records import Order, Records, Work
 from ddp.core.errors import ProtocolError
-from ddp.core.messages.commands import Drop, Plan, Reduce
+from ddp.core.messages.commands import Drop, Plan, Reduce, Restart
 from ddp.core.messages.events import (
     Averaged,
+    Ending,
     Evaluated,
     Failed,
     Finished,
@@ -42,7 +43,7 @@ from ddp.core.messages.events import (
     Snapshot,
     Trained,
 )
-from ddp.core.messages.join_events import Joined
+from ddp.core.messages.join_events import Joined, Joining
 from ddp.core.messages.run_bounds import RunEnd, RunHeader
 from ddp.core.settings.faults import LOSING
 from ddp.process import codec
@@ -50,7 +51,7 @@ from ddp.process.codec import MeasuredSlice, Record
 
 WANTED: tuple[type[Any], ...] = (
     *(Ready, Progress, Snapshot, Averaged, Evaluated, RoundClosed, Finished, Trained, Resumed, Saved),
-    *(Plan, RunHeader, RunEnd, Reduce, Shared, Joined, Reduced, Merged, Failed, Lost, Drop),
+    *(Plan, RunHeader, RunEnd, Reduce, Shared, Joining, Joined, Reduced, Merged, Failed, Lost, Drop, Ending),
 )
 ORDERS = get_args(Order)
 _KIND = re.compile(rb'"type":"(\w+)"')
@@ -129,6 +130,8 @@ def _read(path: Path, written: int, seal: Seal | None) -> Reading:
                 record = codec.decode(line)
                 if whole and isinstance(record, Work):
                     known.work.append((codec.stamp(line), record))
+                elif whole and isinstance(record, Drop | Restart):
+                    known.moves.append((codec.stamp(line), record))
             except ProtocolError as error:
                 raise ValueError(f"{path}:{number}: {error}") from None
             if isinstance(record, Slice):

@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.results.analysis.stream import Floats, Slices
-from ddp.core.messages.commands import Apply, Average, Drop, Evaluate, Plan, Reduce, Save, Train
+from ddp.core.messages.commands import Apply, Average, Drop, Evaluate, Plan, Reduce, Restart, Save, Train
 from ddp.core.messages.event_parts import SketchGroup, StepSketch
 from ddp.core.messages.events import (
     Averaged,
+    Ending,
     Evaluated,
     Failed,
     Finished,
@@ -35,7 +36,7 @@ from ddp.core.messages.events import (
     Snapshot,
     Trained,
 )
-from ddp.core.messages.join_events import Joined
+from ddp.core.messages.join_events import Joined, Joining
 from ddp.core.messages.run_bounds import RunEnd, RunHeader
 from ddp.sketches import decode
 
@@ -70,15 +71,19 @@ class Records:
     ends: list[RunEnd] = field(default_factory=list)
     reduces: list[Reduce] = field(default_factory=list)
     shared: list[Shared] = field(default_factory=list)
+    joining: list[Joining] = field(default_factory=list)
     joined: list[Joined] = field(default_factory=list)
     reduced: list[Reduced] = field(default_factory=list)
     merged: list[Merged] = field(default_factory=list)
     failed: list[Failed] = field(default_factory=list)
     lost: list[Lost] = field(default_factory=list)
     drops: list[Drop] = field(default_factory=list)
+    endings: list[Ending] = field(default_factory=list)
     orders: list[Order] = field(default_factory=list)
     work: list[tuple[float, Work]] = field(default_factory=list)
     """What ranks were ordered to do, and when; empty: an earlier version."""
+    moves: list[tuple[float, Drop | Restart]] = field(default_factory=list)
+    """Which ranks were given up or started again, and when; empty: none, or an earlier version."""
     slices: Counter[tuple[int, str]] = field(default_factory=Counter)
     """(rank, kind) -> number of slices since the last resumption; a killed process takes its earlier measurements with
     it. Empty: an earlier version, whose slices are not read."""

@@ -21,6 +21,8 @@ SETTINGS = {
     "emulated_speeds": "cluster.speeds",
 }
 """Field of the result -> setting."""
+CARRIED = ("nccl", "zero1", "zero2", "zero3")
+"""Backends whose collectives a transport carries, as set."""
 PEAKS = ("peak_rss_bytes", "peak_device_bytes")
 KINDS = ("parameter_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes")
 
@@ -49,6 +51,9 @@ def identity(m: Metrics, known: Records, config: Mapping[str, Any]) -> Iterator[
     ends = [last.get(rank) for rank in range(m.world_size)]  # None: a rank that was lost
     yield Figure("devices", m.devices, [event.device for event in ready])
     yield Figure("transport", m.transport, ready[0].transport)
+    wanted = group_of(config, "cluster").get("transport", "auto")
+    if wanted != "auto" and m.backend in CARRIED and m.world_size > 1:
+        yield Figure(f"transport, as set ({wanted})", m.transport, wanted)
     yield Figure("parameters", m.parameters, ready[0].parameters)
     yield Figure("frozen", m.frozen, ready[0].frozen)
     yield Figure("loader", m.loader, [event.loader for event in ready if event.loader])

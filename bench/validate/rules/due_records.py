@@ -11,6 +11,7 @@ from typing import Any
 
 from bench.results.schema import Metrics
 from bench.validate.records.run_records import Records
+from ddp.core.messages.commands import Save
 from ddp.core.periodic.sketching import ENOUGH_S, draw
 from ddp.core.settings.checkpoints import UNITS
 from ddp.permutation import derive
@@ -26,6 +27,8 @@ LEAST = 4
 """Least number of due records to judge a run."""
 SURE = 0.9
 """Fraction of the known time that has surely passed, as clocks of several hosts differ."""
+CLOCK_S = 0.2
+"""Seconds by which times of orders may be off."""
 LATER = 1.25
 """Factor, on top of a second, by which the time between checkpoints may exceed the setting: only the next event ends
 it."""
@@ -65,7 +68,8 @@ def unsketched_rounds(known: Records, sketched: set[int]) -> str:
 
 
 def unsaved(m: Metrics, known: Records, config: dict[str, Any]) -> str:
-    """Say how many due checkpoints are missing; empty: at least half of them exist."""
+    """Say how many due checkpoints are missing, or which one was not due; empty: at least half of them exist, and none
+    but them."""
     given, epochs = config.get("checkpoint"), (config.get("train") or {}).get("epochs")
     if not isinstance(given, dict) or not isinstance(epochs, int) or m.engine not in ENGINES or not known.ready:
         return ""
@@ -78,10 +82,28 @@ def unsaved(m: Metrics, known: Records, config: dict[str, Any]) -> str:
         done = ended if unit == "epochs" else averages
         if ended < epochs and 0 < every <= done - last[0] and at - last[1] >= spacing:
             last, due = (done, at), due + 1
-    saved = len({event.index for event in known.saved})
-    if due < 2 or saved >= due / 2 - bool(saved):
+    indexes = {event.index for event in known.saved}
+    if due >= 2 and len(indexes) < due / 2 - bool(indexes):
+        return f"{len(indexes)} checkpoints were made, {due} were due by every={every} {unit}"
+    if indexes and not every:
+        return f"{len(indexes)} checkpoints were made, with checkpoint.every=0"
+    return _early(known, least)
+
+
+def _early(known: Records, least: float) -> str:
+    """Name the checkpoint that was ordered sooner after the one before, or after the start, than `least` seconds; empty:
+    none, or the run was told that it would be ended."""
+    if known.endings:
         return ""
-    return f"{saved} checkpoints were made, {due} were due by every={every} {unit}"
+    ordered: dict[int, float] = {}
+    for at, order in known.work:
+        if isinstance(order, Save):
+            ordered.setdefault(order.index, at)
+    times = [max(event.at for event in known.ready), *ordered.values()]
+    for index, before, at in zip(ordered, times, times[1:], strict=False):
+        if at - before < SURE * least - CLOCK_S:
+            return f"checkpoint {index} was ordered {at - before:.3g} s after the one before, with spacing_s={least:g}"
+    return ""
 
 
 def _marks(known: Records) -> Iterator[tuple[float, int, int]]:

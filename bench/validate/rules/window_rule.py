@@ -113,7 +113,7 @@ def _orders(
         while place + 1 < len(plans) and plans[place + 1].seconds < following.seconds:
             place += 1
         rate = rates.get(row.round, 0.0)
-        rises = 0 < before < rate or not rate
+        rises = not before or before < rate or not rate
         due = base if rises else max(base, min(floor((alpha / rate) ** 2), most))
         before = rate
         if plans:

@@ -74,8 +74,9 @@ def _for(folder: Path | None) -> str:
 
 def rerun(cell: Cell) -> str:
     """Return the command that trains all seeds of a cell again, in the same place."""
-    line = _line(cell.runs[0], [run.metrics.seed for run in cell.runs], _tree(cell))
-    return script_of(cell.runs[0]) or f"{line} force=true"
+    if script_of(cell.runs[0]) is not None:
+        return command(cell.runs)
+    return f"{_line(cell.runs[0], [run.metrics.seed for run in cell.runs], _tree(cell))} force=true"
 
 
 def _listed(seeds: Iterable[int]) -> str:

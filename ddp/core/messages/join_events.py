@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddp.core.messages.event_parts import FromRank, OptimizerSketch, Sketch
+from ddp.core.messages.event_parts import DataContent, FromRank, OptimizerSketch, Sketch
 from ddp.core.values.frozen import value
 
 
@@ -18,6 +18,8 @@ class Joining(FromRank):
     """How often it was started again."""
     device: str = ""
     transport: str = ""
+    data: DataContent | None = None
+    """None: not recorded."""
 
 
 @value(frozen=True)

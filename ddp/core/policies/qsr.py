@@ -20,7 +20,7 @@ from ddp.core.window_sizes.controller import LARGEST, MOST, ElCheSettings
 
 @dataclass(frozen=True)
 class Qsr:
-    """Windows sized by the learning rate. While the rate rises, as in a warm-up, and until one is known, they stay at
+    """Windows sized by the learning rate. While the rate rises, as in a warm-up, and until two are known, they stay at
     `base`; the longest is an epoch."""
 
     base: int = 4
@@ -48,7 +48,7 @@ class Qsr:
 
     def steps(self, state: WindowState, event: RoundClosed) -> int:
         """Return the steps of the slowest rank in the next window."""
-        if 0 < state.lr < event.lr or not event.lr:
+        if not state.lr or state.lr < event.lr or not event.lr:
             return self.base
         ratio = min(self.alpha / event.lr, LARGEST)
         return max(self.base, min(math.floor(ratio**2), state.world.steps))

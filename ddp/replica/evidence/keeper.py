@@ -258,7 +258,7 @@ class StepKeeper:
         if own is not None:
             yield from own()
             return
-        yield from of_model(replica.model, shared)
+        yield from of_model(replica.model, replica.state, shared)
         yield from of_optimizer(replica.state.named, replica.optimizer, shared)
 
     def rests(self, what: str, averages: int) -> None:
@@ -285,7 +285,7 @@ class StepKeeper:
         about = {"rank": self._rank, "epoch": epoch, "whole": whole, "batches": shown}
         path = self._job.scratch / f"kept-{self._rank}-evaluated-{epoch}.state"
         with suppress(OSError), PieceFile(path, self._rank) as file:
-            about["evaluated"] = [] if self._rank else file.lay(of_model(replica.model, shared=False))
+            about["evaluated"] = [] if self._rank else file.lay(of_model(replica.model, replica.state, False))
             self._files.append(file.close(about))
 
     def finish(self) -> Files:
@@ -293,6 +293,6 @@ class StepKeeper:
         self.cut()
         about: dict[str, Any] = {"rank": self._rank, "averages": self.watch.over}
         with suppress(OSError), PieceFile(self._job.scratch / f"kept-{self._rank}-end.state", self._rank) as file:
-            about["final"] = file.lay(of_model(self._replica.model, shared=True))
+            about["final"] = file.lay(of_model(self._replica.model, self._replica.state, True))
             self._files.append(file.close(about))
         return tuple(map(recorded, self._files))

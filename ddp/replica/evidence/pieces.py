@@ -18,7 +18,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from ddp.replica.memory.flat import KINDS
+from ddp.replica.memory.flat import KINDS, FlatState
 
 MOST = 1 << 14
 """Most values of a piece to write where it is sampled, at equal distances."""
@@ -48,16 +48,16 @@ class StatePiece:
     """Whether other ranks hold the same values at this point."""
 
 
-def of_model(model: nn.Module, shared: bool) -> Iterator[StatePiece]:
+def of_model(model: nn.Module, state: FlatState, shared: bool) -> Iterator[StatePiece]:
     """Iterate over parameters and buffers."""
     for name, parameter in model.named_parameters():
         yield StatePiece(PARAMETERS, name, parameter.detach(), tuple(parameter.shape), shared=shared)
-    yield from of_buffers(model, shared)
+    yield from of_buffers(model, state, shared)
 
 
-def of_buffers(model: nn.Module, shared: bool) -> Iterator[StatePiece]:
-    """Iterate over buffers, including those that are not saved."""
-    for name, buffer in model.named_buffers():
+def of_buffers(model: nn.Module, state: FlatState, shared: bool) -> Iterator[StatePiece]:
+    """Iterate over the buffers that ranks have in common by `state`, including those that are not saved."""
+    for name, buffer in state.buffers(model):
         yield StatePiece(BUFFERS, name, buffer.detach(), tuple(buffer.shape), shared=shared)
 
 

@@ -37,8 +37,8 @@ class FlatState:
 
     `tensors` holds one flat tensor per data type, floating-point types first. In each of them parameters come before
     buffers; `sections` are the slices of either. Weights become contiguous. `gather` copies back a buffer that the model
-    replaced by another tensor of the same size; a replaced parameter is an error. Complex buffers are stored as pairs of
-    real numbers.
+    replaced by another tensor of the same size; a replaced parameter is an error. One of another size is an error, too,
+    unless it is not persistent. Complex buffers are stored as pairs of real numbers.
 
     Raises ValueError for complex, sparse or uninitialised parameters, for types outside `TYPES`, and for parameters that
     share memory with another tensor."""
@@ -58,7 +58,8 @@ class FlatState:
         self._shapes = {id(tensor): tensor.shape for _, _, tensor in self._slots}
         self._buffers: dict[int, Tensor] = {}
         """id of each buffer -> its view into a flat tensor."""
-        self._saved = {name for name, _ in _saved_buffers(model)}
+        self._saved = {name for name, _ in saved_buffers(model)}
+        self._made = dict(model.named_buffers())
         self.lay()
 
     def ordinary(self, name: str, elements: int, dtype: torch.dtype) -> Tensor:
@@ -125,6 +126,9 @@ class FlatState:
             present = holder.get(name)
             if present is tensor and (address is None or tensor.data_ptr() == address):
                 continue
+            if name in module._non_persistent_buffers_set and self._is_other(present, tensor):
+                self._lookups = [entry for entry in self._lookups if entry[2] is not tensor]
+                continue
             if present is None or isinstance(tensor, nn.Parameter):
                 where = f"{type(module).__name__}.{name}"
                 raise ValueError(
@@ -139,6 +143,19 @@ class FlatState:
             place.copy_(present.detach())
             tensor.data = place
             module._buffers[name] = tensor
+
+    def _is_other(self, present: Tensor | None, tensor: Tensor) -> bool:
+        """Return whether a buffer has become one of another shape or type, as a cache that grows: then it is each rank's
+        own."""
+        place = self._buffers[id(tensor)]
+        return present is None or present.shape != place.shape or not torch.can_cast(present.dtype, place.dtype)
+
+    def buffers(self, model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+        """Yield name and tensor of every buffer that ranks have in common, as `model` has it; of one that has become
+        another, what it was."""
+        present = dict(model.named_buffers())
+        for name, made in self._made.items():
+            yield name, made if self._is_other(present.get(name), made) else present[name]
 
     def check_frozen(self) -> None:
         """Raise ValueError for a parameter that was frozen when this state was made and has a gradient now."""
@@ -160,7 +177,7 @@ class FlatState:
                     "ranks average was laid out: make it where the model is made, and leave it unused until it is wanted; "
                     "values alone are changed in place (copy_)"
                 )
-        for name, buffer in _saved_buffers(model):
+        for name, buffer in saved_buffers(model):
             if name not in self._saved and id(buffer) not in places:
                 raise ValueError(
                     f"buffer {name} was made after training began, when what ranks average was laid out: register it with a "
@@ -255,7 +272,7 @@ def _real(tensor: Tensor) -> torch.dtype:
     return tensor.dtype.to_real()
 
 
-def _saved_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+def saved_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield name and tensor of every buffer that is saved with the model."""
     for path, module in model.named_modules():
         for name, buffer in module._buffers.items():

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from ddp.replica.memory.shared_gradients import local_values
+
 FIRST, GROWTH, STEPS = 2.0**16, 2.0, 2_000
 """First factor; factor of its growth after STEPS steps without overflow, and of its shrinking after an overflow (the values
 of `torch.amp.GradScaler`). Powers of two change no gradient except those that over- or underflow."""
@@ -25,10 +27,8 @@ class LossScale:
         """Divide gradients by the factor in place; return whether all are finite."""
         finite = True
         for gradient in gradients:
-            values = gradient._values() if gradient.is_sparse else gradient
-            local: Tensor = values.to_local() if hasattr(values, "to_local") else values
-            local.mul_(1.0 / self.value)
-            finite = finite and bool(torch.isfinite(local).all())
+            values = local_values(gradient).mul_(1.0 / self.value)
+            finite = finite and bool(torch.isfinite(values).all())
         return finite
 
     def follow(self, finite: bool) -> bool:

@@ -64,6 +64,7 @@ def ordered(job: Job, records: list[Any], **changes: Any) -> AuditOrder:
         works=works_of(records),
         in_shards=job.backend in SHARDED and job.world_size > 1,
         one_process=job.world_size == 1,  # as the engine of one rank is
+        own_batches=not job.policy.every_step,
         step=job.step,
         batch_size=job.batch_size,
         length=epoch_samples(job),

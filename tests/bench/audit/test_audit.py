@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from ddp.core.settings.steps import StepSettings
 from ddp.data import epoch_order
 from ddp.data.gather import Gather
 from ddp.engine.loop import TrainingLoop
@@ -83,6 +84,14 @@ def test_gradients_that_are_limited_are_so_again(tmp_path: Path) -> None:
     job, records = train_alone(tmp_path, toy.task, max_grad_norm=0.1)
     assert different(audited(job, records)) == []
     assert any("change of parameter" in line for line in different(audited(job, records, max_grad_norm=None)))
+
+
+def test_gradients_that_share_memory_are_clipped_and_added_once_again(tmp_path: Path) -> None:
+    """The audit clipped twice what the run had clipped twice."""
+    made = train_alone(tmp_path, toy.summed, max_grad_norm=0.1, step=StepSettings(accumulate=2))
+    report = audited(*made, model="")
+    assert different(report) == []
+    assert report.count("equal", "step") >= 8
 
 
 def labels_off(finished: Any, self: Any, batch: Any, read: Any, *indices: Any) -> Any:

@@ -96,6 +96,14 @@ def test_own_samplers_are_asked_again(tmp_path: Path, monkeypatch: pytest.Monkey
     assert not any("learning rate" in line for line in found)
 
 
+def test_data_that_is_split_by_drawn_numbers_is_split_again(tmp_path: Path) -> None:
+    """The audit drew others, and called a sound run wrong."""
+    report = audited(*train_alone(tmp_path, toy.drawn), model="")
+    assert different(report) == []
+    assert report.count("equal", "initial") == 1
+    assert report.count("equal", "step")
+
+
 class Noisy(Dataset[Any]):
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         points, labels = toy.data()

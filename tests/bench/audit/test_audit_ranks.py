@@ -14,7 +14,7 @@ from torch import nn
 
 from bench.audit.kept_files import read
 from ddp.backends import snapshot
-from ddp.core.messages.events import Finished
+from ddp.core.messages.events import Finished, Progress
 from ddp.core.policies import POLICIES
 from ddp.core.settings.steps import StepSettings
 from ddp.engine import elche
@@ -26,6 +26,7 @@ from ddp.replica.task import Job, Task
 from tests.bench.audit.audit_breaks import ADAM, Break, shifted, twice, wrapped
 from tests.bench.audit.audited import audited, different, evaluations
 from tests.runtime import toy
+from tests.runtime.averaging import test_flat, test_precision
 from tests.runtime.conftest import in_process as in_process
 from tests.slow import every
 from tests.spread import spread
@@ -81,6 +82,18 @@ def test_steps_of_micro_batches_are_done_again(tmp_path: Path, mode: str) -> Non
     assert different(audited(job, records, step=StepSettings()))
 
 
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("mode", ["nccl_sync", "graph_sync", "graph_cadence"])
+def test_a_rest_in_micro_batches_is_done_again(tmp_path: Path, mode: str) -> None:
+    """Replicas of one process that share a step have equally many, those with batches of their own each what it needs."""
+    task = partial(toy.task, norm=True, samples=37)
+    job, records = train_together(tmp_path, mode, task, batch_size=8, step=StepSettings(accumulate=2))
+    graph = mode.startswith("graph")
+    assert different(audited(job, records, one_process=graph)) == []
+    if graph:
+        assert different(audited(job, records, one_process=graph, own_batches=mode == "graph_sync"))
+
+
 def limited() -> nn.Module:
     made = toy.net(False)
     for parameter in made.parameters():
@@ -112,6 +125,33 @@ def test_steps_in_half_precision_are_done_again(tmp_path: Path, mode: str, preci
     assert different(report) == []
     assert report.count("equal", "step") >= 4
     assert different(audited(job, records, step=StepSettings(accumulate=2)))
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("mode", ["nccl_sync", "graph_sync"])
+def test_a_loss_that_is_not_finite_is_so_again(tmp_path: Path, mode: str) -> None:
+    """Of steps that fp16 leaves out: the run has no loss of them."""
+    job, records = train_together(tmp_path, mode, test_precision.spiked, step=StepSettings(precision="fp16"))
+    report = audited(job, records, one_process=mode.startswith("graph"))
+    assert different(report) == []
+    assert report.count("equal", "report") >= report.count("equal", "step") >= 4
+    kept = read(job.scratch, [file for record in records if isinstance(record, Finished) for file in record.kept])
+    assert any(None in step.losses for step in kept.steps)
+    wrong = [replace(each, loss_sum=each.loss_sum + 1.0) if isinstance(each, Progress) else each for each in records]
+    found = audited(job, wrong, one_process=mode.startswith("graph"))
+    assert found.count("different", "report") == report.count("equal", "report")
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("mode", every(2, ["nccl_sync", "nccl_cadence", "zero3", "graph_sync"]))
+def test_a_cache_that_grows_is_no_part_of_the_state(tmp_path: Path, mode: str) -> None:
+    """The audit ended with an error, as the model had another size than was kept."""
+    task = partial(replace, ADAM(), model=partial(test_flat.Growing, 2))
+    job, records = train_together(tmp_path, mode, task)
+    report = audited(job, records, model="", one_process=mode.startswith("graph"))
+    assert different(report) == []
+    assert report.count("skipped") == 0
+    assert report.count("equal", "step") >= 4
 
 
 @pytest.mark.usefixtures("in_process")

@@ -56,6 +56,14 @@ def test_a_plan_refuses_what_the_command_refuses(word: str, capsys: pytest.Captu
     assert f"impossible: {'unknown objective' if word[0] == 'o' else word}" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("words", [["supervise=true"], ["launch=slurm", "launch.cpus=2"], ["-m", "launch=ray"]])
+def test_a_plan_takes_what_starts_the_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """It called them unknown keys."""
+    assert cli.dispatch(["plan", "model=mlp", *words]) == Exit.OK
+    assert "planned: 1 run of 1 cell" in capsys.readouterr().out
+    assert cli.dispatch(["plan", "model=mlp", f"{words[-1]}x"]) == Exit.USAGE
+
+
 def test_names_of_folders_give_no_orders(tmp_path: Path) -> None:
     folder = tmp_path / "w2\x1b]0;x\x07\nPASS all"
     folder.mkdir()

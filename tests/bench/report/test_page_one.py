@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from bench.base.environment import BUSY
 from bench.base.mode_styles import mode_style
 from bench.base.style import styled
+from bench.report import markdown
 from bench.report.blocks import Beside, Block, Facts, LeadText, SmallText, Tiles, Verdicts
 from bench.report.glossary import glossary
 from bench.report.measures import losses
@@ -26,7 +27,9 @@ from bench.report.page_one.questions import LEFT, LIMITS, SURE, facts
 from bench.report.page_one.sentence import sentence
 from bench.report.page_one.tiles import tiles
 from bench.report.page_one.words import QUALITY, reason
+from bench.report.sections import commands
 from bench.report.sections.answer import SOONER, row, section
+from bench.results.rerun_command import command
 from bench.validate.verdicts.verdict import Name
 from ddp.engine.modes import modes
 from tests.bench.report.test_answer import GOOD, SOLO, Seconds, page, verdict
@@ -93,6 +96,23 @@ def test_nothing_is_recommended_of_runs_that_were_all_disturbed(tmp_path: Path) 
     measured = tiles(found)[1]
     assert (measured.value, measured.dim) == ("not measurable yet", True)
     assert row(shown, found.options[0], found.options)[SOONER] == "*disturbed*"
+
+
+def test_disturbed_runs_of_a_script_are_rerun_by_its_calls(tmp_path: Path) -> None:
+    """A script has no `force=true`, and of a cell's seeds only the first was in the report."""
+    times: dict[str, Seconds] = {"solo": SOLO, "nccl_sync": QUICK}
+    shown = page(tmp_path, times, {"nccl_sync": "PASS"}, warnings=DISTURBED)
+    assert "commands under *Reproduce*, with `force=true`. " in f"{left_to_do(shown)} "
+    for cell in shown.cells:
+        for run in cell.runs:
+            seed = str(run.metrics.seed % 2)  # two of them are of one call
+            run.config["script"] = {"path": "/a/b.py", "folder": "/a", "arguments": [cell.about.mode, seed]}
+    assert "commands under *Reproduce*. " in f"{left_to_do(shown)} "
+    calls = [f"cd /a && python /a/b.py {mode} {seed}" for mode in times for seed in (0, 1)]
+    assert [command(cell.runs) for cell in shown.cells] == [" && ".join(calls[:2]), " && ".join(calls[2:])]
+    printed = markdown.render(commands.section(shown))
+    assert "One line for each cell, or for each call of a script, with all its seeds (6 runs in all):" in printed
+    assert "\n".join(calls) in printed
 
 
 def test_times_are_of_undisturbed_seeds_where_there_are_two(tmp_path: Path) -> None:

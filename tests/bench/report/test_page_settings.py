@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,12 +13,15 @@ from bench.report.cell_changes import Side, moves
 from bench.report.measures.compare import Rival
 from bench.report.page import CellGroup, FigureBudget, Page
 from bench.report.page_one import single_cell
+from bench.report.page_one.answer import answer
+from bench.report.page_one.questions import setup
 from bench.report.page_one.scaling_series import dashes, scaling, way_of
 from bench.report.page_one.scaling_words import Studied
 from bench.report.sections import comparison, curves, scaled, speedup, target
 from bench.report.sections.scaled import table
 from bench.results.cells import Cell, cells
 from bench.results.runfolder import Run
+from tests.bench.report.test_answer import Seconds, page
 from tests.bench.report.test_scaling_words import studied
 from tests.bench.streams import make_metrics, make_spec
 
@@ -115,16 +119,14 @@ def test_a_time_that_was_not_measured_is_not_called_missed(tmp_path: Path) -> No
     assert shown["samples to target"] == "1,000 samples"
 
 
-def test_times_to_the_target_have_one_mean_on_page_one() -> None:
-    """Of a report without a comparison, it was a median."""
-    runs = [
-        replace(run, metrics=run.metrics.model_copy(update={"seed": seed, "target": there}))
-        for seed, seconds in enumerate((1.0, 1.0, 4.0))
-        for run in made("solo")[:1]
-        if (there := run.metrics.target.model_copy(update={"reached": True, "samples": 1000, "seconds": seconds}))
-    ]
-    (cell,) = cells(runs)
-    assert {tile.label: tile.value for tile in single_cell.tiles([cell])}["time to target"] == "1.59 s"
+def test_page_one_and_the_table_have_one_time_to_the_target(tmp_path: Path) -> None:
+    """Page one had a geometric mean, 1.71 s, and the table a median."""
+    times: dict[str, Seconds] = {"solo": (1.0, 1.25, 4.0), "nccl_sync": (2.0, 3.0, 4.0)}
+    shown = page(tmp_path, times, {"nccl_sync": "PASS"})
+    solo = shown.cells[0]
+    assert target._row(target.reach(solo), None)["seconds"] == "1.25"
+    assert {tile.label: tile.value for tile in single_cell.tiles([solo])}["time to target"] == "1.25 s"
+    assert re.search(r"target [\d.]+ after 1.25 s\. ", setup(shown.cells, answer(shown, list(shown.cells))))
 
 
 def side(rate: float, **new: object) -> Side:

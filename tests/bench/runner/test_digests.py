@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from ddp.data.dataset import as_source
 
 SCRIPT = """
 import argparse
+import copy
 import functools
 import math
 import torch
@@ -157,3 +160,135 @@ def test_data_counts_by_its_samples_as_far_as_they_stay_the_same() -> None:
     assert of(Drawing(0.0)) != of(Drawing(0.5))
     assert of(Drawing(0.0, random=True)) == of(Drawing(0.5, random=True))
     assert torch.equal(torch.random.get_rng_state(), kept)
+
+
+OBJECTS = """
+import abc, copy, enum, pickle, typing
+from dataclasses import dataclass
+from functools import cached_property
+import pydantic
+import torch
+from torch import distributions, nn
+class Points(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4
+    def __getitem__(self, index):
+        return torch.tensor(index)
+class Loss:
+    def __init__(self, smooth):
+        self.smooth = smooth
+    def __call__(self, model, batch):
+        return self.smooth
+    @cached_property
+    def twice(self):
+        return 2 * self.smooth
+class Slotted:
+    __slots__ = ("here", "__dict__")
+    @cached_property
+    def there(self):
+        return 5
+@dataclass
+class Settings:
+    rate: float = 0.1
+    inner: typing.List["Settings"] = ()
+class Part(enum.Flag):
+    HEAD = 1
+    BODY = 2
+    BOTH = 3
+class Whole(enum.IntFlag, boundary=enum.KEEP):
+    HEAD = 1
+    BODY = 2
+class Shape(abc.ABC):
+    pass
+class Callable(typing.Protocol):
+    def __call__(self): ...
+class Called(Callable):
+    def __call__(self):
+        return 1
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Identity()
+    def forward(self, x):
+        return self.layer(x)
+class Checked(pydantic.BaseModel):
+    rate: float = 0.1
+    @pydantic.field_validator("rate")
+    def halved(cls, value):
+        return value / 2
+    @cached_property
+    def twice(self):
+        return 2 * self.rate
+loss, slotted, settings, checked = Loss(0.1), Slotted(), Settings(), Checked()
+choice = distributions.Categorical(logits=torch.arange(3.0))
+squashed = distributions.TanhTransform(cache_size=1)
+"""
+USES = {
+    "Points()": "copy.deepcopy(Points())",
+    "loss": "loss(None, None), loss.twice, pickle.loads(pickle.dumps(loss))",
+    "slotted": "slotted.there, copy.copy(slotted)",
+    "settings": "copy.deepcopy(settings), typing.get_type_hints(Settings)",
+    "Part": "Part.HEAD | Part.BODY, Part(0), ~Part.HEAD, Part(-1)",
+    "Part.BOTH": "Part(0), ~Part.BODY",
+    "Whole": "Whole.HEAD | 64, ~Whole.BODY",
+    "Shape": "isinstance(1, Shape), Shape.__annotations__",
+    "Called": "Called(), Called.__annotations__",
+    "Net": "copy.deepcopy(Net()), Net.__annotations__",
+    "Checked": "Checked.__signature__, Checked(rate=2), Checked.model_json_schema()",
+    "checked": "checked.twice, checked.model_dump(), copy.deepcopy(checked)",
+    "choice": "choice.probs, choice.sample(), copy.deepcopy(choice)",
+    "squashed": "squashed(torch.zeros(2)), squashed.inv",
+    "torch.compile(Net().forward, backend='eager')": "value(torch.zeros(2))",
+}
+
+
+def objects(monkeypatch: pytest.MonkeyPatch, script: str = OBJECTS) -> dict[str, Any]:
+    """The names of a script, which runs as `__main__`."""
+    main = ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    exec(compile(script, "touch.py", "exec"), vars(main))
+    return vars(main)
+
+
+@pytest.mark.parametrize(("expression", "use"), USES.items())
+def test_what_was_used_is_the_same_task(expression: str, use: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pickling an object adds `__slotnames__` to its class: solo had it at its digest, and runs of several ranks did
+    not."""
+    names = objects(monkeypatch)
+    value = names["value"] = eval(expression, names)
+    digests = [TaskDigest().of([value])]
+    for _ in range(2):
+        eval(use, names)
+        digests.append(TaskDigest().of([value]))
+    anew = objects(monkeypatch)
+    digests.append(TaskDigest().of([eval(expression, anew)]))
+    assert len(set(digests)) == 1
+
+
+def test_a_data_set_that_was_packed_is_the_same_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = as_source(objects(monkeypatch)["Points"]())
+    before = data_digest(TaskDigest(), source)
+    copy.deepcopy(source)
+    assert data_digest(TaskDigest(), source) == before
+
+
+@pytest.mark.parametrize(
+    ("expression", "before", "after"),
+    [
+        ("loss", "Loss(0.1)", "Loss(0.2)"),
+        ("loss", "2 * self.smooth", "3 * self.smooth"),
+        ("Part", "BOTH = 3", "TAIL = 4"),
+        ("Called", "return 1", "return 2"),
+        ("Checked", "float = 0.1", "float = 0.2"),
+        ("Checked", "value / 2", "value / 3"),
+        ("checked", "Checked()", "Checked(rate=3)"),
+        ("choice", "logits=torch.arange", "probs=torch.arange"),
+        ("choice", "arange(3.0)", "arange(4.0)"),
+    ],
+)
+def test_what_an_object_was_made_with_counts(
+    expression: str, before: str, after: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = [objects(monkeypatch, script)[expression] for script in (OBJECTS, OBJECTS.replace(before, after))]
+    assert before in OBJECTS
+    assert len({TaskDigest().of([value]) for value in both}) == 2

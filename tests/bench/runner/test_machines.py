@@ -10,6 +10,7 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ from typing import Any
 
 import psutil
 import pytest
-from torch.distributed import HashStore
+from torch.distributed import HashStore, PrefixStore
 
 from bench.base.paths import BASELINES
 from bench.base.usage import UsageError
@@ -30,6 +31,7 @@ from ddp.core.errors import ProtocolError, RankLost
 from ddp.launcher.interfaces import interface_of, on_loopback
 from ddp.remote import head, launched_node, secret
 from ddp.remote import launched_process as processes
+from ddp.remote.first_start import first_start
 from ddp.remote.launched_process import LaunchedProcess, launched_process
 from tests.bench.planned import BASE, planned
 
@@ -145,6 +147,22 @@ def test_a_store_that_anybody_reaches_shows_no_key_and_is_not_believed(monkeypat
             processes.announced(place, key, store)
 
 
+def test_the_first_start_that_listens_counts_as_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start 0 may fail before that. If no start noted itself then, none would find what the others left."""
+    store = HashStore()
+    monkeypatch.setattr(head, "open_store", lambda place: PrefixStore(f"ddp/{place.restarts}", store))
+    monkeypatch.setenv("DDP_KEY", "k" * 32)
+    starts = [Machines(LaunchedProcess(0, 2, 0, 1, 2, "127.0.0.1:1", f"machines/{n}", n)) for n in (1, 2)]
+    before = time.time()
+    for there in starts:
+        there.settle(Config(engine=Choice("elche")))
+        there.rendezvous.close()
+    assert starts[0].began is not None
+    assert before <= starts[0].began <= time.time()
+    assert starts[1].began == starts[0].began
+    assert first_start(store, b"s" * 32) is None, "a stranger's word"
+
+
 def test_where_to_listen_is_said_by_address_interface_or_network() -> None:
     name = "lo0" if sys.platform == "darwin" else "lo"
     for bind in ("127.0.0.1", "127.0.0.0/8", name):
@@ -186,7 +204,7 @@ def test_a_store_that_is_gone_is_a_failure_and_no_defect(
         raise gone
 
     there = Machines(LaunchedProcess(0, 2, 0, 1, 2, "first:1", "machines/0"))
-    monkeypatch.setattr(head, "open_store", lambda place: SimpleNamespace(set=refuse))
+    monkeypatch.setattr(head, "open_store", lambda place: SimpleNamespace(set=refuse, compare_set=refuse))
     assert run(["model=mlp", "mode=nccl_sync"], (), BASELINES, there) == 5
     there.rendezvous.close()
     said = capsys.readouterr().err

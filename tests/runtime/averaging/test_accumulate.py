@@ -100,6 +100,37 @@ def test_micro_batches_equal_one_batch_alone_and_in_one_process(play: Play) -> N
         assert apart(parts, whole) < 1e-12
 
 
+GRAPH = {"engine": importlib.import_module("ddp.graph.engine")}
+WINDOWS = {"options": {"anchor": 3, "max_anchor": 3, "partition_ratios": (0.6, 0.4)}}
+
+
+@pytest.mark.parametrize(
+    ("policy", "fields"),
+    [
+        *(("sync", fields | {"step": StepSettings(accumulate=4)}) for fields in ({"world_size": 1}, {}, GRAPH)),
+        ("cadence", GRAPH | WINDOWS),
+        ("cadence", WINDOWS | {"step": StepSettings(accumulate=4)}),
+        ("sync", {"world_size": 1, "max_grad_norm": 0.1}),
+        ("sync", {"world_size": 1, "step": StepSettings(precision="fp16")}),
+    ],
+)
+def test_gradients_that_share_memory_change_once(play: Play, policy: str, fields: dict[str, Any]) -> None:
+    """The second pass was added to both, clipping and unscaling done twice, where two parameters' gradients were one."""
+    one, two = (
+        play(policy, "nccl", partial(toy.summed, apart), **{"batch_size": 32, **fields}) for apart in (False, True)
+    )
+    assert one.digests == two.digests
+
+
+def test_the_rest_of_an_epoch_is_cut_alike_in_one_process(play: Play) -> None:
+    """Three ranks have 5, 4 and 4 of the last 13 samples. Replicas of one process cut these on their own, unlike ranks."""
+    task = partial(toy.task, norm=True, samples=37)
+    fields: dict[str, Any] = {"world_size": 3, "step": StepSettings(accumulate=2)}
+    graph = importlib.import_module("ddp.graph.engine")
+    ranks, replicas = (play("sync", "nccl", task, **fields, **more) for more in ({}, {"engine": graph}))
+    assert apart(ranks, replicas) < 1e-6
+
+
 def clears(model: nn.Module, batch: Tensors) -> Tensor:
     model.zero_grad()
     return toy.loss(model, batch)

@@ -13,6 +13,7 @@ from ddp.replica.memory.flat import FlatState
 from ddp.replica.task import Task
 from tests.runtime import toy
 from tests.runtime.conftest import Play
+from tests.slow import slow
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
@@ -105,6 +106,43 @@ def test_a_buffer_of_another_size_or_type_is_an_error_that_names_it(became: Tens
     model.running_var = became
     with pytest.raises(ValueError, match=told):
         state.gather()
+
+
+class Growing(nn.Module):
+    """Makes its cache anew where it is too small."""
+
+    def __init__(self, start: int) -> None:
+        super().__init__()
+        self.net = toy.net(True)
+        self.register_buffer("cache", 1 + torch.arange(start) / 4, persistent=False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if len(inputs) > len(self.cache):
+            self.cache = 1 + torch.arange(len(inputs)) / 4
+        return torch.as_tensor(self.net(inputs) * self.cache[: len(inputs), None].clamp(max=2))
+
+
+@pytest.mark.parametrize("backend", ["nccl", "zero3", *slow("zero1", "torch_ddp"), "torch_fsdp"])
+def test_a_buffer_that_nobody_saves_may_grow(play: Play, backend: str) -> None:
+    """The run failed, even on one rank. Now the buffer is each rank's own."""
+    for fields in ({"world_size": 1}, {}):
+        large, small = (
+            play(
+                "sync", backend, partial(replace, toy.task(), model=partial(Growing, start)), epochs=1, **fields
+            ).state()
+            for start in (128, 2)
+        )
+        assert all(torch.equal(value, small[name]) for name, value in large.items())
+
+
+def test_a_buffer_that_nobody_saves_may_go() -> None:
+    model = Growing(2)
+    state = FlatState(model)
+    model.cache = None
+    state.gather()
+    model.cache = torch.zeros(2, 2)
+    state.gather()
+    assert model.cache.shape == (2, 2)
 
 
 def test_a_buffer_that_is_made_later_is_an_error_unless_nobody_saves_it() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ddp.core.errors import OutOfResources
+from ddp.core.errors import Diverged, OutOfResources
+from ddp.core.messages.events import Progress
 from ddp.core.settings.steps import StepSettings
 from ddp.data.epoch_order import order
 from ddp.engine.modes import modes
@@ -37,9 +39,19 @@ def steep(factor: float = 1.0, **settings: Any) -> Task:
     return replace(toy.task(lr=0.1 / factor, **settings), loss=partial(times, factor))
 
 
-def by_hand(initial: dict[str, Tensor], factor: float, dtype: torch.dtype) -> dict[str, Tensor]:
+def spiked(every: int = 150) -> Task:
+    """The toy task with samples that overflow in fp16: the loss of their batches is NaN."""
+    inputs, targets = toy.data()
+    inputs[::every] = 1e6
+    return replace(toy.task(), train_data=partial(toy.TensorSource, inputs, targets))
+
+
+def by_hand(
+    initial: dict[str, Tensor], factor: float, dtype: torch.dtype, make: Callable[[], Task] | None = None
+) -> dict[str, Tensor]:
     """One epoch as the documentation of torch.amp writes it."""
-    task, (inputs, targets) = steep(factor), toy.data()
+    task = make() if make is not None else steep(factor)
+    data = task.train_data()
     model = task.model()
     model.load_state_dict(initial)
     optimizer = task.optimizer(list(model.parameters()))
@@ -47,7 +59,7 @@ def by_hand(initial: dict[str, Tensor], factor: float, dtype: torch.dtype) -> di
     for chosen in order(3, 0, toy.SAMPLES).split(16):
         optimizer.zero_grad()
         with torch.autocast("cpu", dtype):
-            loss = task.loss(model, (inputs[chosen], targets[chosen]))
+            loss = task.loss(model, data.batch(chosen))
         scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         scaler.step(optimizer)
         scaler.update()
@@ -67,6 +79,27 @@ def test_one_rank_trains_as_a_loop_written_by_hand(
     expected = by_hand(initial, factor, dtype)
     assert all(torch.equal(found[name], value) for name, value in expected.items())
     assert all(value.dtype == torch.float32 for value in found.values())
+
+
+def test_a_step_left_out_may_have_a_loss_that_is_not_finite(play: Play) -> None:
+    """The run ended as diverged, where a loop with GradScaler goes on."""
+    fields: dict[str, Any] = {"world_size": 1, "epochs": 1, "batch_size": 16}
+    initial = play("sync", "nccl", partial(toy.task, lr=0.0), **fields).state()
+    alone = play("sync", "nccl", spiked, step=FP16, **fields)
+    expected = by_hand(initial, 2.0, torch.float16, spiked)
+    assert all(torch.equal(alone.state()[name], value) for name, value in expected.items())
+    assert all(event.loss_sum is not None for event in alone.of(Progress))
+    graph = importlib.import_module("ddp.graph.engine")
+    for step in (FP16, replace(FP16, accumulate=2)):
+        ranks, replicas = (play("sync", "nccl", spiked, step=step, **more) for more in ({}, {"engine": graph}))
+        assert ranks.digests == replicas.digests
+        assert all(event.loss_sum is not None for run in (ranks, replicas) for event in run.of(Progress))
+
+
+@pytest.mark.parametrize("fields", [{"world_size": 1}, {}, {"engine": importlib.import_module("ddp.graph.engine")}])
+def test_a_run_that_leaves_out_every_step_is_no_success(play: Play, fields: dict[str, Any]) -> None:
+    with pytest.raises(Diverged, match="no step was made, as the gradients of each overflowed in fp16"):
+        play("sync", "nccl", partial(spiked, 1), step=FP16, epochs=1, batch_size=32, **fields)
 
 
 @pytest.mark.parametrize(("backend", "step"), few(["nccl", "zero1", "zero2", "zero3"], [BF16, FP16]))

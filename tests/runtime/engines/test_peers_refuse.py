@@ -56,6 +56,30 @@ def test_what_fully_shard_would_not_come_to_know_is_refused(play: Play, task: Ca
         play("sync", "torch_fsdp", task)
 
 
+def _clamping(own_step: bool, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    made = torch.optim.SGD(parameters, lr=0.1)
+
+    def clamp(*_: object) -> None:
+        for parameter in parameters:
+            parameter.data.clamp_(-0.2, 0.2)
+
+    if own_step:
+        made.step = clamp  # type: ignore[assignment]
+    else:
+        made.register_step_post_hook(clamp)
+    return made
+
+
+@pytest.mark.parametrize(("engine", "own_step"), [("torch_zero1", True), ("torch_zero1", False), ("torch_fsdp", False)])
+def test_hooks_on_steps_that_other_optimizers_or_tensors_make_are_refused(
+    play: Play, engine: str, own_step: bool
+) -> None:
+    """They had no effect, and nothing was said."""
+    task = partial(replace, toy.task(), optimizer=partial(_clamping, own_step))
+    with pytest.raises(RankFailed, match=rf"SGD has a hook on its step, which would have no effect in {engine}: take"):
+        play("sync", engine, task, epochs=1)
+
+
 def _last_only(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters[-2:], lr=0.1)
 

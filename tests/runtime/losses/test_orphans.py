@@ -71,6 +71,8 @@ def ranks_and_server(parent: int) -> tuple[list[psutil.Process], psutil.Process]
 def test_a_parent_that_is_killed_takes_stopped_processes_along(going: Process, stopped: str) -> None:
     ranks, server = ranks_and_server(going.pid)
     assert len(ranks) == 2
+    sockets = {Path(each.laddr).parent for each in server.net_connections("unix") if each.laddr}
+    assert sockets
     chosen = {
         "a rank": ranks[1:],
         "all ranks": ranks,
@@ -82,6 +84,7 @@ def test_a_parent_that_is_killed_takes_stopped_processes_along(going: Process, s
     os.kill(going.pid, signal.SIGKILL)
     assert within(10.0, lambda: not members(going.pid)), members(going.pid)
     assert within(5.0, lambda: not list(Path("/dev/shm").glob(f"ddp-run-{going.pid}-*"))), "its files in memory stay"
+    assert within(5.0, lambda: not any(folder.exists() for folder in sockets)), "the folder of its sockets stays"
 
 
 def test_without_the_kernels_word_the_fork_server_ends_stopped_ranks(warm: Warm, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -42,7 +43,7 @@ def known(epoch: int, worker: WorkerHandle) -> None:
     mark(worker.model).rank, mark(worker.model).calls = worker.rank, 0
 
 
-def in_step_two(*ranks: int, alike: bool = True) -> Task:
+def in_step_two(*ranks: int, alike: bool = True, kind: type[BaseException] = ValueError) -> Task:
     """`ranks` raise in their third step, in words of their own; `alike`: in the same line."""
 
     def loss(model: Any, batch: Tensors) -> Tensor:
@@ -50,7 +51,7 @@ def in_step_two(*ranks: int, alike: bool = True) -> Task:
         own.calls += 1
         if own.calls == 3 and own.rank in ranks:
             if alike or own.rank == ranks[0]:
-                raise ValueError(f"rank {own.rank} cannot read {len(batch[0])} samples")
+                raise kind(f"rank {own.rank} cannot read {len(batch[0])} samples")
             raise ValueError("another matter")
         return toy.loss(model, batch)
 
@@ -84,6 +85,16 @@ def test_the_same_error_on_two_of_three_ranks_ends_the_run(play: Play, policy: s
     assert caught.value.traceback.count("Traceback") == 1
     assert "in loss" in caught.value.traceback
     assert f"rank {caught.value.rank} cannot" in str(caught.value)
+
+
+@pytest.mark.parametrize("policy", ["sync", "cadence"])
+@pytest.mark.parametrize("engine", ["ddp.engine.elche", "ddp.graph.engine", "ddp.virtual.engine"])
+def test_to_leave_the_program_is_an_error_too(play: Play, policy: str, engine: str) -> None:
+    """The rank counted as lost."""
+    task = partial(in_step_two, 0, 1, 2, kind=SystemExit)
+    fields = {"engine": importlib.import_module(engine), "options": options(policy), "tolerate_loss": True}
+    with pytest.raises(RankFailed, match=r"SystemExit: rank [01] cannot read \d+ samples"):
+        play(policy, "nccl", task, deadline_s=5.0, **fields)
 
 
 @pytest.mark.parametrize("world_size", [1, 2])

@@ -8,11 +8,12 @@ import resource
 import subprocess
 import sys
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import pytest
 import torch
 
-from ddp.process import forkserver
+from ddp.process import forkserver, scratch
 
 MEGABYTES_8 = 1 << 21
 """Elements of float32."""
@@ -78,3 +79,23 @@ def test_a_parent_killed_while_it_starts_a_rank_leaves_no_traceback() -> None:
     command = [sys.executable, "-c", _KILLED_WHILE_IT_STARTS_A_RANK]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stderr) == (-9, "")
+
+
+_KILLED_AT_ONCE = """
+import os, signal
+from multiprocessing import util
+from ddp.process import forkserver
+
+forkserver.warm()
+print(util.get_temp_dir(), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_the_sockets_of_a_parent_killed_at_once_are_removed_by_the_next_run() -> None:
+    """Its fork server is killed while it imports, and removes nothing."""
+    ended = subprocess.run([sys.executable, "-c", _KILLED_AT_ONCE], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == -9
+    folder = Path(ended.stdout.strip())
+    scratch.tidy(folder.parent)
+    assert not folder.exists()

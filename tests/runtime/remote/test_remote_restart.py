@@ -24,30 +24,32 @@ from tests.warm import PICTURES, Process, Warm, wait_for
 ROOT = Path(__file__).parents[3]
 SAVED = ("checkpoint.spacing_s=0", "report=false", "validate=false")
 WORDS = ("model=mlp", "mode=nccl_sync", "data.name=digits", "train.epochs=18", "train.batch_size=32", *SAVED)
-Start = Callable[[int], list[Process]]
+Start = Callable[..., list[Process]]
 
 
 @pytest.fixture
 def agent(warm: Warm, tmp_path: Path) -> Iterator[Start]:
-    """Starts both processes for the so manieth time, as an agent of torchrun on this host would, without a key."""
+    """Starts both processes, or only one, for the so manieth time, as an agent of torchrun on this host would, without a
+    key."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
     processes: list[Process] = []
 
-    def start(restarts: int) -> list[Process]:
+    def start(restarts: int, size: int = 2) -> list[Process]:
         env = {
             "TORCHELASTIC_RUN_ID": "test", "TORCHELASTIC_USE_AGENT_STORE": "True", "MASTER_ADDR": "127.0.0.1",
-            "TORCHELASTIC_RESTART_COUNT": str(restarts), "MASTER_PORT": str(port), "WORLD_SIZE": "2",
-            "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1", "DDP_KEY": "", "DDP_KEY_FILE": "",
+            "TORCHELASTIC_RESTART_COUNT": str(restarts), "MASTER_PORT": str(port), "WORLD_SIZE": str(size),
+            "LOCAL_WORLD_SIZE": str(size), "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1", "DDP_KEY": "", "DDP_KEY_FILE": "",
             PICTURES: "none",
         }  # fmt: skip
-        both = [
-            warm.start(tmp_path, "-m", "bench", *WORDS, env=env | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
-            for rank in (0, 1)
+        words = (*WORDS, *(["world_size=2"] if size == 1 else []))
+        started = [
+            warm.start(tmp_path, "-m", "bench", *words, env=env | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
+            for rank in range(size)
         ]
-        processes.extend(both)
-        return both
+        processes.extend(started)
+        return started
 
     yield start
     for process in processes:
@@ -78,6 +80,17 @@ def test_what_is_started_again_goes_on_from_its_checkpoint(agent: Start, tmp_pat
     gone_on(the_run(tmp_path).metrics)
     assert ended(agent(2)) == [0, 0]
     assert the_run(tmp_path).metrics.restarts == 1, "it was finished, and is not trained again"
+
+
+def test_the_only_process_goes_on_from_its_checkpoint(agent: Start, tmp_path: Path) -> None:
+    """It forks its ranks. It began anew, and did not say that it had been started before."""
+    (process,) = agent(0, 1)
+    wait_for(lambda: kept(tmp_path), process)
+    os.kill(process.pid, signal.SIGKILL)
+    assert ended([process]) == [-signal.SIGKILL]
+    (process,) = agent(1, 1)
+    assert ended([process]) == [0], told(process)
+    gone_on(the_run(tmp_path).metrics)
 
 
 @pytest.mark.slow

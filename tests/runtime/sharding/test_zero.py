@@ -12,11 +12,14 @@ import pytest
 import torch
 
 from ddp.core.samples.spans import Batch
+from ddp.gradients import owned
 from ddp.process.clock import now
 from ddp.process.meter import Meter
 from ddp.replica.memory.flat import FlatState
+from ddp.replica.memory.shared_gradients import is_shared
 from ddp.sharding.zero1 import Zero1
 from ddp.sharding.zero2 import Zero2
+from tests.runtime import toy
 from tests.runtime.conftest import Play
 from tests.runtime.sharding.sharded_ranks import BATCH, KINDS, MODELS, Team, alone, batch, together
 from tests.runtime.sharding.sharded_ranks import OPTIMIZERS as MAKERS
@@ -42,6 +45,26 @@ def test_all_kinds_have_the_bits_of_averaged_gradients(play: Play, world_size: i
         played = play_zero(play, kind, partial(task, optimizer, norm), **fields)
         assert played.digests == whole.digests, kind
         assert played.accuracy() == whole.accuracy()
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("kind", ["zero2", "zero3"])
+def test_a_gradient_that_shares_memory_is_sent_from_its_own(play: Play, kind: str) -> None:
+    """It was weighted and summed in the memory from which the other parameter's was still to come."""
+    assert play_zero(play, kind, toy.summed).digests == play("sync", "nccl", toy.summed).digests
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize(("kind", "task", "copied"), [("zero2", toy.summed, True), ("zero3", toy.task, False)])
+def test_only_a_gradient_that_shares_memory_is_copied(
+    play: Play, monkeypatch: pytest.MonkeyPatch, kind: str, task, copied: bool
+) -> None:
+    """A copy of each would be more than the one layer that a rank of `zero3` may hold."""
+    found = []
+    monkeypatch.setattr(owned, "is_shared", lambda gradient: found.append(is_shared(gradient)) or found[-1])
+    play_zero(play, kind, task, epochs=1)
+    assert found
+    assert any(found) == copied
 
 
 def train(folder: Path, rank: int, world_size: int, kind: str, transport: str, how: dict, steps: int, samples: int):

@@ -18,6 +18,7 @@ from ddp.core.messages.events import Merged, Progress, Ready
 from ddp.core.samples.spans import measure, union
 from ddp.core.settings.faults import parse
 from ddp.core.settings.loader import Loading
+from ddp.core.settings.steps import StepSettings
 from ddp.data import Draws, MapSource
 from ddp.data.streaming import NAME
 from ddp.engine import solo
@@ -148,3 +149,50 @@ def test_a_sampler_of_pytorch_draws_the_same_on_every_rank(play: Play) -> None:
 def test_a_sampler_that_changes_its_length_is_refused(play: Play) -> None:
     with pytest.raises(RankFailed, match="20 indices for epoch 0 and 21 for epoch 1"):
         play("sync", "nccl", longer, world_size=1)
+
+
+class Staged(Dataset[Any]):
+    """Samples that an epoch callback changes, with its own step that knows them."""
+
+    def __init__(self, augments: bool) -> None:
+        self.stage, self.augments = -1, augments
+
+    def __len__(self) -> int:
+        return toy.SAMPLES
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.full((6,), 0.0 if self.augments else float(self.stage)), index % 2
+
+    def begin(self, epoch: int, worker: Any) -> None:
+        self.stage = epoch
+
+    def augment(self, batch: Tensors, draws: Draws) -> Tensors:
+        return (batch[0] + self.stage, batch[1]) if self.augments else batch
+
+    def loss(self, model: Any, batch: Tensors) -> torch.Tensor:
+        assert batch[0].unique().tolist() == [self.stage]
+        return toy.loss(model, batch)
+
+
+def staged(augments: bool) -> Task:
+    own = Staged(augments)
+    data = {"train_data": lambda: MapSource(own), "augment": own.augment}
+    return replace(toy.task(), **data, loss=own.loss, epoch_callback=own.begin)
+
+
+@pytest.mark.parametrize("augments", [True, False])
+@pytest.mark.parametrize(
+    ("policy", "backend", "fields"),
+    [
+        ("sync", "nccl", {"world_size": 1}),
+        ("sync", "nccl", {"step": StepSettings(accumulate=2)}),
+        ("cadence", "nccl", {}),
+        ("async", "cpu", {}),
+    ],
+)
+def test_what_a_callback_changes_is_so_for_its_whole_epoch(
+    play: Play, policy: str, backend: str, fields: dict[str, Any], augments: bool
+) -> None:
+    """Batches were read ahead of the callback of their epoch."""
+    played = play(policy, backend, partial(staged, augments), epochs=4, **fields)
+    assert sum(event.samples for event in played.of(Progress)) == 4 * toy.SAMPLES

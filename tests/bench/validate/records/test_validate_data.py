@@ -11,11 +11,13 @@ import pytest
 from bench.results.runfolder import Run
 from bench.results.schema import FaultRow
 from bench.validate.checks import data
+from bench.validate.records.reading import unsealed
 from bench.validate.records.run_records import Records
+from ddp.core.messages.event_parts import DataContent
 from ddp.core.messages.events import Merged, Progress, Ready, Resumed, Trained
-from ddp.core.messages.join_events import Joined
+from ddp.core.messages.join_events import Joined, Joining
 from tests.bench.streams import make_metrics, make_spec
-from tests.bench.validate.told import DATA, told
+from tests.bench.validate.told import DATA, told, write
 
 SPEC = make_spec("nccl_cadence")
 TOLD = told(SPEC)
@@ -62,5 +64,19 @@ def test_a_rank_that_is_back_trains_what_enters_the_model(
     )
     run = Run(Path("there"), make_metrics(SPEC).model_copy(update={"faults": [fault]}))
     found = next(data._amiss(None, run, known, DATA), "")
+    assert sign in found
+    assert bool(sign) == bool(found)
+
+
+@pytest.mark.parametrize(
+    ("content", "sign"), [(None, ""), (DATA, ""), (replace(DATA, shared=1), "rank 1 has other data")]
+)
+def test_a_rank_that_comes_back_has_the_data_of_the_others(
+    tmp_path: Path, content: DataContent | None, sign: str
+) -> None:
+    """Nobody compared it; earlier versions did not record it."""
+    back = Joining(BEHIND, 1, 1920, "", data=content)
+    run = Run(write(tmp_path, SPEC, lambda records: [*records[:-1], back, records[-1]]), make_metrics(SPEC))
+    found = next(data._amiss(None, run, unsealed(run).records, DATA), "")
     assert sign in found
     assert bool(sign) == bool(found)

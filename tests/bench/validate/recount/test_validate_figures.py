@@ -211,3 +211,9 @@ def test_what_ranks_say_of_their_data_and_parameters_is_in_the_result(
 ) -> None:
     made = replace(run, metrics=run.metrics.model_copy(update=change), config=run.config | {"loader": {"kind": kind}})
     assert [each[: len(line)] for each in wrong(made)] == ([line] if line else [])
+
+
+def test_collectives_go_over_the_transport_that_is_set(run: Run) -> None:
+    made = replace(run, config=run.config | {"cluster": {"transport": "gloo"}})
+    assert wrong(made)[0] == f"transport, as set (gloo) is {run.metrics.transport}, but the records give gloo"
+    assert wrong(replace(run, config=run.config | {"cluster": {"transport": run.metrics.transport}})) == []

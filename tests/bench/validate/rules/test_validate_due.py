@@ -15,8 +15,9 @@ from bench.results.schema import Metrics
 from bench.validate.checks import audit
 from bench.validate.records.run_records import Records
 from bench.validate.rules.due_records import unsaved, unsketched_rounds, unsketched_steps
+from ddp.core.messages.commands import Save
 from ddp.core.messages.event_parts import StepSketch
-from ddp.core.messages.events import Averaged, Evaluated, Progress, Ready, Resumed, RoundClosed, Saved
+from ddp.core.messages.events import Averaged, Ending, Evaluated, Progress, Ready, Resumed, RoundClosed, Saved
 from ddp.core.periodic.sketching import draw
 from ddp.permutation import derive
 from tests.bench.streams import make_metrics, make_spec
@@ -98,6 +99,29 @@ def test_checkpoints_are_made_when_they_are_due(count: int, settings: dict[str, 
     found = checkpointed(count, **settings)
     assert bool(found) == wrong
     assert not wrong or f"{count} checkpoints were made" in found
+
+
+@pytest.mark.parametrize(
+    ("settings", "at", "ending", "wrong"),
+    [
+        ({}, (3.0, 5.0), [], ""),
+        ({"every": 0}, (3.0, 5.0), [], "2 checkpoints were made, with checkpoint.every=0"),
+        ({"spacing_s": 2.0}, (3.0, 5.0), [], ""),
+        ({"spacing_s": 2.0}, (1.5, 5.0), [], "checkpoint 0 was ordered 0.5 s after the one before"),
+        ({"spacing_s": 2.0}, (3.0, 3.9), [], "checkpoint 1 was ordered 0.9 s after the one before"),
+        ({"spacing_s": 2.0}, (3.0, 3.9), [Ending(3.5)], ""),
+    ],
+)
+def test_no_checkpoints_are_made_but_those(
+    settings: dict[str, Any], at: tuple[float, ...], ending: list[Ending], wrong: str
+) -> None:
+    saved = [Saved(at[n] + 0.1, rank, n, ()) for n in range(2) for rank in (0, 1)]
+    work: Any = [(at[n], Save(rank, n, not rank, False, "")) for n in range(2) for rank in (0, 1)]
+    config = {"train": {"epochs": 3}, "checkpoint": {"every": 1, "unit": "epochs", "spacing_s": 0.0, **settings}}
+    known = replace(KNOWN, saved=saved, work=work, endings=ending)
+    found = unsaved(make_metrics(make_spec("nccl_cadence")), known, config)
+    assert found.startswith(wrong)
+    assert bool(found) == bool(wrong)
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,11 @@ DUE = [4, 4, 25, 4, 100, 500, 500]
 """(0.1 / rate)^2, at least 4, at most the 500 steps of an epoch; 4 where the rate rises."""
 
 
-def recorded(anchors: list[int]) -> tuple[Metrics, Records]:
-    """Make a run whose rounds have `RATES`, each with the order behind it."""
+def recorded(anchors: list[int], rates: list[float] = RATES) -> tuple[Metrics, Records]:
+    """Make a run whose rounds have `rates`, each with the order behind it."""
     known, windows, plans = Records(), [], [_plan(0.5, 4)]
     known.ready.append(Ready(0.0, 0, samples=8000, parameters=1, digest="", device="cpu", transport="memory"))
-    for number, (rate, anchor) in enumerate(zip(RATES, anchors, strict=True)):
+    for number, (rate, anchor) in enumerate(zip(rates, anchors, strict=True)):
         none, at = (0.0, 0.0), number + 1.0
         known.closed.append(RoundClosed(at, number, (4, 4), none, 0.1, none, none, (False, False), lr=rate))
         windows.append(WindowRow(seconds=at, round=number, steps=[4, 4], ms_per_batch=[None, None]))
@@ -49,6 +49,12 @@ def test_windows_grow_as_the_rate_falls(anchors: list[int], wrong: str) -> None:
     found = off_rule(*recorded(anchors), dict(QSR))
     assert wrong in found
     assert bool(wrong) == bool(found)
+
+
+def test_of_the_first_rate_nobody_knows_whether_it_rises() -> None:
+    warm_up = [0.001, 0.01, 0.05, 0.1]
+    assert off_rule(*recorded([4] * 4, warm_up), dict(QSR)) == ""
+    assert off_rule(*recorded([500, 4, 4, 4], warm_up), dict(QSR)).startswith("round 0: the ordered anchor is 500")
 
 
 def test_other_policies_have_no_rule_of_the_rate() -> None:

@@ -195,3 +195,12 @@ def test_ranks_say_which_faults_came(
     # The records of a run that began anew are of its last attempt.
     metrics = metrics.model_copy(update={"warnings": [f"{BEGAN_ANEW} (1 time so far), as there was no checkpoint yet"]})
     assert status(write_run(tmp_path / "anew", spec, metrics)).name == "PASS"
+
+
+@pytest.mark.parametrize(("text", "name"), [("exit code 0", "FAIL"), ("killed by signal 9", "PASS")])
+def test_an_exception_is_not_a_process_that_ended_by_itself(tmp_path: Path, text: str, name: str) -> None:
+    """An engine that passes no exception on lost its text."""
+    gone = f"its process is gone ({text})"
+    metrics = make_metrics(SPEC, bereft(events.Lost(0.0, 1, gone), gone))
+    folder = write_run(tmp_path, SPEC, metrics.model_copy(update={"scripted_faults": ["1@40:raise"]}))
+    assert status(folder).name == name
