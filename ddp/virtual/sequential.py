@@ -28,6 +28,7 @@ from ddp.process.clock import now
 from ddp.process.meter import Meter
 from ddp.replica.replica import Replica
 from ddp.replica.task import Job
+from ddp.virtual.own_tasks import OwnTasks
 
 
 class _NoMeter(Meter):
@@ -76,9 +77,8 @@ class SequentialRanks:
     def __init__(self, job: Job) -> None:
         self._threads: dict[int, CooperativeThread] = {}
         self._group = ThreadGroup([partial(self._pause, rank) for rank in range(job.world_size)])
-        task = job.task()
         plain = replace(job, links=None, speeds=(), faults=(), profile_steps=0)
-        self._job = replace(plain, threads=self._group, task=lambda: task)
+        self._job = replace(plain, threads=self._group, task=OwnTasks(job))
         self._outboxes = [_Outbox() for _ in range(job.world_size)]
         self._ranks: list[RankLoop] = []
         self._draws: list[Callable[[], None]] = []
