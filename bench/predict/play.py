@@ -123,7 +123,7 @@ def step_s_of(calibration: Calibration) -> float:
 
 def epoch_of(cell: PredictedCell, calibration: Calibration) -> int:
     """Return the samples of an epoch by the cell's settings: with `train.steps`, each rank does as many as in the run."""
-    by_steps = "steps" in group_of(calibration.spec.config, "train")
+    by_steps = group_of(calibration.spec.config, "train").get("steps") is not None
     return calibration.samples // calibration.ranks * cell.ranks if by_steps else calibration.samples
 
 
