@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ FORWARD, BACKWARD = "forward-compute", "backward-compute"
 PASSES = (("forward", 1), ("backward", -1))
 """(direction, step to the stage that receives a pass's output)."""
 GATHER, SCATTER, CLIP = "params-all-gather", "grads-reduce-scatter", "optimizer-clip-main-grad"
-NORMS, EMBEDDING = "layernorm-grads-all-reduce", "embedding-grads-all-reduce"
+NORMS, EMBEDDING, OPTIMIZER = "layernorm-grads-all-reduce", "embedding-grads-all-reduce", "optimizer"
 SENT = tuple(f"{way}-{act}" for way, _ in PASSES for act in ("send", "recv"))
 MEDIAN = (*SENT, GATHER, SCATTER, CLIP, NORMS, EMBEDDING)
 """Kinds whose ideal time is the median; for other kinds it is the mean."""
@@ -130,7 +130,7 @@ class PipelineTrace:
             if begun[number] == len(group):
                 there = self._met(group, np.maximum.reduce([start[each] for each in group]))
                 end |= {each: there + seconds[each] for each in group}
-        last = np.maximum.reduce([at for op, at in end.items() if op[0] == "optimizer"])
+        last = np.maximum.reduce([at for op, at in end.items() if op[0] == OPTIMIZER])
         return float(last.reshape(self.steps, self.width).max(axis=1).mean())
 
     def mixed(self, base: dict[Op, Floats], other: dict[Op, Floats], where: Callable[[Op], Any]) -> float:
@@ -206,13 +206,17 @@ def depend(trace: PipelineTrace, first: dict[Op, tuple[float, float]]) -> None:
     for stage in range(trace.stages):
         mine = sorted((op for op in first if op[2] == stage), key=lambda op: (first[op][0], op[1], op[0]))
         _stream(trace, mine, first, stage)
+    sent = list[Op]()
     for way, to in PASSES:
         for op in [op for op in trace.took if op[0] == f"{way}-send"]:
             trace.groups.append([op, (f"{way}-recv", op[1], op[2] + to)])
+        sent += [(f"{way}-send", op[1], op[2] - to) for op in trace.took if op[0] == f"{way}-recv"]
     trace.groups += [[op] for op in trace.took if op[0] in (GATHER, SCATTER)]
     trace.groups.append(sorted({(EMBEDDING, 0, 0), (EMBEDDING, 0, trace.stages - 1)}))
     trace.groups.append([(CLIP, 0, stage) for stage in range(trace.stages)])
-    if missing := next((op for group in trace.groups for op in group if op not in trace.took), None):
+    optimizers = [(OPTIMIZER, 0, stage) for stage in range(trace.stages)]
+    needed = chain(*trace.groups, *trace.before.values(), sent, optimizers)
+    if missing := next((op for op in needed if op not in trace.took), None):
         raise ValueError(f"it has no {missing[0]} {missing[1]} of stage {missing[2]}")
 
 
@@ -248,9 +252,9 @@ def _stream(trace: PipelineTrace, mine: list[Op], first: dict[Op, tuple[float, f
         *embedding,
         *scatters,
         (CLIP, 0, stage),
-        ("optimizer", 0, stage),
+        (OPTIMIZER, 0, stage),
     ]
-    _chain(trace, [last, *ends])
+    _chain(trace, [last, *(op for op in ends if op in trace.took)])
 
 
 def _chain(trace: PipelineTrace, ops: Iterable[Op]) -> None:

@@ -15,8 +15,9 @@ from bench.predict.dated import DatedSimulation
 from bench.predict.steptimes import LENGTH, WARM, asleep, mean_of, resampled, scaled_draws, slow_part
 from bench.predict.traces import TracedSteps
 from bench.results.analysis.volume import WIRE_BYTES
+from bench.results.runfolder import group_of
 from ddp.backends import world_of
-from ddp.core.messages.events import Averaged, Progress, Ready, Slice
+from ddp.core.messages.events import Averaged, Ready, Slice
 from ddp.core.messages.run_bounds import Launched
 from ddp.core.network.link_costs import meeting_s
 from ddp.core.network.links import Links
@@ -120,12 +121,16 @@ def step_s_of(calibration: Calibration) -> float:
     return float((calibration.spec.config.get("cluster") or {}).get("step_s") or 0.0)
 
 
+def epoch_of(cell: PredictedCell, calibration: Calibration) -> int:
+    """Return the samples of an epoch by the cell's settings: with `train.steps`, each rank does as many as in the run."""
+    by_steps = group_of(calibration.spec.config, "train").get("steps") is not None
+    return calibration.samples // calibration.ranks * cell.ranks if by_steps else calibration.samples
+
+
 def samples_of(cell: PredictedCell, calibration: Calibration) -> int:
-    """Return the samples of an epoch: those of the run, or as many as let each rank do `LEAST_STEPS` steps in the whole
-    run."""
-    spec = calibration.spec
-    least = LEAST_STEPS * cell.ranks * spec.batch_size
-    return max(calibration.samples, -(-least // spec.epochs))
+    """Return the samples of a played epoch: those of `epoch_of`, or enough for `LEAST_STEPS` steps of a rank in the run."""
+    least = LEAST_STEPS * cell.ranks * calibration.spec.batch_size
+    return max(epoch_of(cell, calibration), -(-least // calibration.spec.epochs))
 
 
 def play(cell: PredictedCell, calibration: Calibration, seed: int, assumed: Assumption = NOMINAL) -> PlayedCell:
@@ -142,9 +147,7 @@ def play(cell: PredictedCell, calibration: Calibration, seed: int, assumed: Assu
         checkpoints=Checkpointing(**spec.config["checkpoint"]) if spec.config.get("checkpoint") else None,
     )
     records, slices = list[tuple[float, Record]](), list[Slice]()
-    begin, worked = calibration.start_s, [0.0] * cell.ranks
-    in_step = averages_in_step(cell, calibration)
-    size, ways = bytes_of(cell, calibration), 2 if calibration.snapshots else 1
+    begin, size, ways = calibration.start_s, bytes_of(cell, calibration), 2 if calibration.snapshots else 1
 
     def listen(at: float, record: Any) -> None:
         if isinstance(record, Ready):
@@ -152,13 +155,10 @@ def play(cell: PredictedCell, calibration: Calibration, seed: int, assumed: Assu
             record = replace(record, **{name: getattr(calibration, name) for name in names})
         elif isinstance(record, Averaged):
             record = replace(record, bytes=ways * size if record.bytes else 0)
-        elif isinstance(record, Progress) and in_step:  # without waiting for others inside its steps
-            record, worked[record.rank] = replace(record, busy_s=worked[record.rank]), 0.0
         records.append((begin + at, _later(record, begin)))
 
     def measured(rank: int, kind: str, start: float, stop: float, seq: int) -> None:
         if kind == "forward":
-            worked[rank] += stop - start
             whole = stop - start
             for part, share in calibration.parts[:-1]:
                 slices.append(Slice(begin + start, rank, part, share * whole))
@@ -167,7 +167,7 @@ def play(cell: PredictedCell, calibration: Calibration, seed: int, assumed: Assu
         slices.append(Slice(begin + start, rank, kind, stop - start, seq, size if kind == "exchange" else 0))
 
     policy, costs = make_policy(cell.policy, dict(cell.settings)), costs_of(cell, calibration, seed, assumed)
-    make = Simulation if in_step else DatedSimulation
+    make = Simulation if averages_in_step(cell, calibration) else DatedSimulation
     simulation = make(policy, world, costs, keep=False, tick_s=math.inf, limit_s=math.inf)
     simulation.measured, simulation.listen = measured, listen
     simulation.run()

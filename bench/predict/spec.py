@@ -9,7 +9,7 @@ from bench.base import canonical
 from bench.base.number_format import plural
 from bench.config.spec import RunSpec
 from bench.predict.calibration import Calibration
-from bench.predict.play import PlayedCell, PredictedCell, samples_of, speeds_of, step_s_of
+from bench.predict.play import PlayedCell, PredictedCell, epoch_of, samples_of, speeds_of, step_s_of
 from bench.predict.traces import TracedSteps
 from ddp.engine.modes import mode_name
 from ddp.process.codec import Record
@@ -113,6 +113,7 @@ def beyond(cell: PredictedCell, calibration: Calibration, shown: bool = False) -
         shared = plural(cell.cores, "core")
         lines.append(f"{cell.ranks} ranks share {shared}: what that costs beside waiting is a guess")
     lines += otherwise(cell, calibration)
-    if samples_of(cell, calibration) > calibration.samples:
-        lines.append(f"{samples_of(cell, calibration):,} samples an epoch, where the run had {calibration.samples:,}")
+    played, own = samples_of(cell, calibration), epoch_of(cell, calibration)
+    if played > own:
+        lines.append(f"{played:,} samples an epoch, where the run has {own:,}")
     return lines

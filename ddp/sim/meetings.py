@@ -127,9 +127,10 @@ class Meetings:
         self._enter(index, "exchange", everyone, then, lambda: self._broke(index, order.round))
 
     def exchange(self, before: Worker, index: int, step: Step, start: float) -> None:
-        """Average gradients inside a step. It ends for all ranks after the last has entered."""
+        """Average gradients inside a step. It ends for all ranks after the last has entered, and each reports as work what
+        it did before it entered."""
         rank, trained = self._ranks.all[index], self._ranks.trained
-        rank.step = (step, start)
+        rank.step = (step, start, self._timeline.now - start - self._ranks.costs.between_s)
 
         def everyone(members: list[int]) -> None:
             first, steps = len(trained), dict[int, Action | None]()

@@ -117,6 +117,8 @@ class TrainedBatch:
     stop: float
     seen: float
     """Samples seen by all ranks, as far as this rank knew."""
+    busy: float
+    """Seconds of the step, without waiting for other ranks inside of it."""
 
 
 @dataclass(slots=True)
@@ -173,8 +175,8 @@ class SimulatedRank:
     order: Average | None = None
     """The order of the collective that it is in."""
     last: TrainedBatch | None = None
-    step: tuple[Step, float] | None = None
-    """(step, start) of the step that it is in, where gradients are averaged inside it."""
+    step: tuple[Step, float, float] | None = None
+    """(step, start, busy seconds) of the step that it is in, where gradients are averaged inside it."""
     reported: float = 0.0
     group: tuple[int, tuple[int, ...]] | None = None
     """(generation, members)."""

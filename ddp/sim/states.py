@@ -65,9 +65,10 @@ class RankStates:
         else:
             self._send(event)
 
-    def train(self, index: int, step: Step, start: float) -> None:
-        """Record the end of a step of `index` now."""
-        entry = TrainedBatch(index, step.batch, start, self.timeline.now, step.seen)
+    def train(self, index: int, step: Step, start: float, busy: float | None = None) -> None:
+        """Record the end of a step of `index` now. `busy`: seconds of it; None: all since its start."""
+        now = self.timeline.now
+        entry = TrainedBatch(index, step.batch, start, now, step.seen, now - start if busy is None else busy)
         self.all[index].last = entry
         if self.keep:
             self.trained.append(entry)
@@ -80,7 +81,7 @@ class RankStates:
                 done, rank.pending = rank.pending[: event.steps], rank.pending[event.steps :]
                 part = WorkSeconds(rank.data, rank.compute, link=rank.sent)  # reported for the first of several epochs
                 rank.data = rank.compute = rank.sent = 0.0
-                event = replace(event, busy_s=sum(entry.stop - entry.start for entry in done), work=part)
+                event = replace(event, busy_s=sum(entry.busy for entry in done), work=part)
             elif isinstance(event, Averaged):
                 event = replace(event, seconds=seconds, away_s=away_s)
             elif isinstance(event, Evaluated):
@@ -114,7 +115,7 @@ class RankStates:
         for entries in [pending] if len(pending) == 1 else _by_epoch(pending):
             steps, samples, busy = 0, 0, 0.0
             for entry in entries:
-                steps, samples, busy = steps + 1, samples + entry.batch.samples, busy + (entry.stop - entry.start)
+                steps, samples, busy = steps + 1, samples + entry.batch.samples, busy + entry.busy
             lr = self.costs.rate(entries[-1].seen / (self.world.epochs * self.world.samples))
             part = WorkSeconds(rank.data, rank.compute, link=rank.sent)  # reported for the first of several epochs
             rank.data = rank.compute = rank.sent = 0.0

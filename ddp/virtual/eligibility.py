@@ -10,9 +10,12 @@ from torch.nn.modules import module as hooks
 from torch.random import fork_rng
 
 from ddp.data.contents import repeatable
+from ddp.data.seeded import others, set_others
 from ddp.replica.scalars import Scalars
 from ddp.replica.task import Job, Task
 from ddp.virtual import row_optimizer
+from ddp.virtual.own_tasks import OwnTasks
+from ddp.virtual.plain_state import plain_state
 from ddp.virtual.rows import apart, loss_of, shared
 
 SAMPLES = 2
@@ -26,7 +29,7 @@ MANY = 16
 
 def unfit(job: Job) -> str:
     """Return why the ranks of a job cannot be trained in one operation; empty: they can."""
-    task, settings = job.task(), job.averaging
+    task, settings = OwnTasks(job)(), job.averaging
     model = task.model()
     reasons = {
         "train.accumulate, precision or compile is not plain": job.step.given
@@ -47,7 +50,11 @@ def unfit(job: Job) -> str:
         return "it has several optimizers"
     if sum(len(group["params"]) for group in optimizer.param_groups) != sum(1 for _ in model.parameters()):
         return "the optimizer lacks some of the parameters"
-    return _hooked(model) or _unfit_pass(task, model, optimizer) or row_optimizer.unfit(optimizer)
+    numbers = others()
+    try:
+        return _hooked(model) or _unfit_pass(task, model, optimizer) or row_optimizer.unfit(optimizer)
+    finally:
+        set_others(numbers)
 
 
 def _hooked(model: nn.Module) -> str:
@@ -65,7 +72,7 @@ def _hooked(model: nn.Module) -> str:
 def _unfit_pass(task: Task, model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
     """Return what one training step does that a vectorised step cannot; trial passes show it: a plain one, and one of two
     ranks at once."""
-    scalars, data = Scalars(), task.train_data()
+    scalars, data, numbers = Scalars(), task.train_data(), others()
     if not repeatable(data):
         return "the data set gives batches, not rows"
     try:
@@ -78,6 +85,9 @@ def _unfit_pass(task: Task, model: nn.Module, optimizer: torch.optim.Optimizer) 
         return "a parameter has no gradient, so that optimizers leave it alone"
     if scalars.recorded:
         return "a step calls record_scalar"
+    if others() != numbers:
+        return "a step draws random numbers of Python or NumPy"
+    before = plain_state(model, task.loss)  # of a second step, as the first may prepare something
     parameters = {name: p.detach().expand(2, *p.shape) for name, p in model.named_parameters()}
     try:
         with fork_rng():
@@ -87,6 +97,9 @@ def _unfit_pass(task: Task, model: nn.Module, optimizer: torch.optim.Optimizer) 
             means = torch.autograd.grad(shared(loss)(leaves, batches).mean(), list(leaves.values()))
     except (Exception, SystemExit) as error:
         return f"a step of several ranks at once fails ({f'{type(error).__name__}: {error}'.splitlines()[0]})"
+    after = plain_state(model, task.loss)
+    if changed := [path for path in before.keys() | after.keys() if before.get(path, path) != after.get(path, path)]:
+        return f"a step changes the variable {'.'.join(min(changed)[1:])}"
     own = _flat(p.grad for p in model.parameters())
     for other in (_flat(grads[name][0] for name in leaves), _flat(means)):
         if (other - own).norm() > CLOSE * own.norm():

@@ -23,12 +23,12 @@ from ddp.core.messages.commands import Reduce
 from ddp.core.messages.events import RankEvent, Reduced
 from ddp.core.worker import Action, Step
 from ddp.engine.cooperative_thread import CooperativeThread, generators
-from ddp.engine.once import Once
 from ddp.engine.rank import RankLoop
 from ddp.process.clock import now
 from ddp.process.meter import Meter
 from ddp.replica.replica import Replica
 from ddp.replica.task import Job
+from ddp.virtual.own_tasks import OwnTasks
 
 
 class _NoMeter(Meter):
@@ -78,7 +78,7 @@ class SequentialRanks:
         self._threads: dict[int, CooperativeThread] = {}
         self._group = ThreadGroup([partial(self._pause, rank) for rank in range(job.world_size)])
         plain = replace(job, links=None, speeds=(), faults=(), profile_steps=0)
-        self._job = replace(plain, threads=self._group, task=Once(job.task))
+        self._job = replace(plain, threads=self._group, task=OwnTasks(job))
         self._outboxes = [_Outbox() for _ in range(job.world_size)]
         self._ranks: list[RankLoop] = []
         self._draws: list[Callable[[], None]] = []

@@ -105,6 +105,17 @@ def test_an_epoch_of_twenty_steps_a_rank_is_played_as_it_is() -> None:
         assert samples_of(replace(own_cell(short), ranks=8), short) == -(-played * 8 * batch // epochs)
 
 
+def test_more_ranks_of_a_run_by_steps_train_more_samples() -> None:
+    """They shared those of the run, so the prediction was shorter than the configuration that it wrote."""
+    plain = calibration()
+    own = replace(plain, spec=replace(plain.spec, config=plain.spec.config | {"train": {"steps": 60}}))
+    cell = replace(own_cell(own), ranks=3)
+    assert samples_of(cell, own) == own.samples // 2 * 3
+    assert beyond(cell, own) == beyond(cell, plain)
+    played = [metrics_of(each, own, play(each, own, 0)).sync.bytes for each in (own_cell(own), cell)]
+    assert played[1] == played[0] // 2 * 3
+
+
 def test_a_policy_that_follows_the_learning_rate_gets_that_of_the_run() -> None:
     """It got one of the simulator's own, which falls from 0.1, so its windows were others than the run's."""
     own = calibration(mode="nccl_cadence")

@@ -18,7 +18,7 @@ from bench.base.number_format import rate
 from bench.command.cli import dispatch
 from bench.results.analysis.explained import COMPUTE, INPUT, SLOWNESS, explained, slowness
 from bench.results.analysis.lateness import WAITING_FOR, with_arrivals
-from bench.results.analysis.slow_links import BOUND_BY, bound
+from bench.results.analysis.slow_links import BOUND_BY, bound, divide
 from bench.results.analysis.stream import Slices, sort
 from bench.results.runfolder import EVENTS, METRICS
 from ddp.core.anomalies.slowness import SlowRank
@@ -130,6 +130,16 @@ def test_the_link_that_bounds_a_collective(words: str, rule: str | None, whole_s
         {f"{BOUND_BY}{rule}"} if rule else set()
     )
     assert any(f"link {rule} bounds collectives" in note for note in run.notes) == bool(rule)
+
+
+def test_a_slow_link_costs_half_as_much_in_half_an_all_reduce() -> None:
+    """A reduce-scatter was charged like the all-reduce before it."""
+    links = parse(["20ms/1gbit", "2+0-1:30ms/1gbit"], 3)
+    whole = [Slice(1.0, rank, "exchange", 4 * 0.03, 1) for rank in range(3)]
+    half = [Slice(2.0, rank, "exchange", 2 * 0.03, 2) for rank in range(3)]
+    rows = [{"communicating": 6 * 0.03} for _ in range(3)]
+    divide(rows, Slices.of([*whole, *half]), Slices.of([]), (), links)
+    assert [row["communicating"] for row in rows] == pytest.approx([6 * 0.02] * 3)
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 1e3), st.integers(1, 10**6)), min_size=1, max_size=9), st.floats(0.1, 10))

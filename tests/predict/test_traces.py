@@ -99,11 +99,20 @@ def test_the_slow_worker_is_named_and_what_it_costs() -> None:
             lambda table: table[table.optype != "optimizer-clip-main-grad"],
             "it has no optimizer-clip-main-grad 0 of stage 0",
         ),
+        (lambda table: table[table.optype != "optimizer"], "it has no optimizer 0 of stage 0"),
+        (lambda table: table[table.optype != "forward-send"], "it has no forward-send 0 of stage 0"),
     ],
 )
 def test_a_trace_that_cannot_be_played_is_refused(change: Any, error: str) -> None:
     with pytest.raises(ValueError, match=f"^job: .*{error}"):
         pipeline_of(change(job()), Path("job"))
+
+
+@pytest.mark.parametrize("kind", ["gc", "layernorm-grads-all-reduce"])
+def test_a_job_without_some_kind_of_end_is_played(kind: str) -> None:
+    """It waited for operations that it has not, so it was told that they wait for each other."""
+    table = job(slow=(1, 0))
+    assert whatif(pipeline_of(table[table.optype != kind], Path("job"))).workers == (1,)
 
 
 @pytest.mark.parametrize("name", ["dp_rank", "stage", "rank", "step", "seq_id", "start_ts", "duration", "mc"])

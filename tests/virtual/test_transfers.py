@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from torch import nn
 
-from ddp.core.messages.events import RoundClosed
+from ddp.core.messages.events import Progress, RoundClosed
 from ddp.core.network.link_costs import meeting_s
 from ddp.core.network.links import parse
 from ddp.core.settings.averaging import Averaging
+from ddp.core.settings.virtual_time import VirtualTime
 from ddp.replica.task import Task
 from ddp.virtual import engine
 from tests.runtime import toy
@@ -63,3 +64,12 @@ def test_an_average_takes_as_many_collectives_as_a_real_one(play: Play, norm: bo
     assert rest == 0
     assert LINKS is not None
     assert seconds == pytest.approx(meeting_s(LINKS, (0, 1), size, count))
+
+
+@pytest.mark.parametrize("path", ["sequential", "vectorised"])
+def test_steps_report_no_waiting_for_other_ranks_as_work(play: Play, path: str) -> None:
+    """A rank four times as fast reported as much work as the slow one, so that its efficiency was far too high."""
+    virtual = VirtualTime(path=path, step_s=0.1)
+    played = play("sync", "nccl", engine=engine, epochs=1, speeds=(1.0, 0.25), virtual=virtual, batch_size=7)
+    busy = [sum(event.busy_s for event in played.of(Progress) if event.rank == rank) for rank in range(2)]
+    assert busy == pytest.approx([0.1 * 14.5, 0.4 * 14.5], rel=0.01)

@@ -25,6 +25,8 @@ BOUND_BY = "communicating, bounded by link "
 """Prefix of the name of a cause; the link follows as in `cluster.links`."""
 DRAWS = 16
 """Draws of jitter and losses over which the cost of a collective is averaged."""
+QUICK = 0.75
+"""Fraction of the time of the quickest all-reduce below which a collective was none: a reduce-scatter takes half of one."""
 FREE = RankLink(0.0, MOST_BANDWIDTH)
 """Link that costs nothing."""
 Rows = Sequence[dict[str, float]]
@@ -70,10 +72,13 @@ def _set_slow(rows: Rows, slices: Slices, behind: Slices, links: Links) -> list[
             members[number].add(rank)
     lines, places = dict[LinkRule, str](), np.flatnonzero(_met(slices))
     for place, number in zip(places.tolist(), slices.seq[places].tolist(), strict=True):
-        limit = bound(links, tuple(sorted(members[number])), int(slices.bytes[place]))
+        cell = links, tuple(sorted(members[number])), int(slices.bytes[place])
+        limit = bound(*cell)
         if limit is not None:
             rule, whole, lost = limit
             took = float(slices.stop[place] - slices.wire_start[place])
+            if slices.kind[place] != EXPOSED and took < QUICK * min(_draws_s(*cell)):
+                whole, lost = whole / 2, lost / 2
             _moved(rows[int(slices.rank[place])], f"{BOUND_BY}{rule}", min(lost, took))
             other = f"{1e3 * (whole - lost):.3g} ms if it were as fast as the others"
             lines.setdefault(rule, f"link {rule} bounds collectives: one takes {1e3 * whole:.3g} ms over it, {other}")
@@ -103,4 +108,10 @@ def _with(links: Links, place: int, link: RankLink) -> Links:
 
 
 def _mean_s(links: Links, members: tuple[int, ...], size: int) -> float:
-    return fmean(collective_s(links, members, size, number) for number in range(DRAWS))
+    return fmean(_draws_s(links, members, size))
+
+
+@lru_cache
+def _draws_s(links: Links, members: tuple[int, ...], size: int) -> tuple[float, ...]:
+    """Return seconds of an all-reduce."""
+    return tuple(collective_s(links, members, size, number) for number in range(DRAWS))
