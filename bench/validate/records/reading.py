@@ -22,7 +22,7 @@ from bench.results.runfolder import EVENTS, METRICS, Run, there
 from bench.results.schema import Metrics
 from bench.validate.records.run_records import Order, Records, Work
 from ddp.core.errors import ProtocolError
-from ddp.core.messages.commands import Drop, Plan, Reduce
+from ddp.core.messages.commands import Drop, LoadState, Plan, Reduce
 from ddp.core.messages.events import (
     Averaged,
     Evaluated,
@@ -50,7 +50,7 @@ from ddp.process.codec import MeasuredSlice, Record
 
 WANTED: tuple[type[Any], ...] = (
     *(Ready, Progress, Snapshot, Averaged, Evaluated, RoundClosed, Finished, Trained, Resumed, Saved),
-    *(Plan, RunHeader, RunEnd, Reduce, Shared, Joined, Reduced, Merged, Failed, Lost, Drop),
+    *(Plan, RunHeader, RunEnd, Reduce, Shared, Joined, Reduced, Merged, Failed, Lost, Drop, LoadState),
 )
 ORDERS = get_args(Order)
 _KIND = re.compile(rb'"type":"(\w+)"')

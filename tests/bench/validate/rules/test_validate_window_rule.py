@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pydantic import JsonValue
 
 from bench.results.schema import Elche, Metrics, PlanRow, WindowRow
 from bench.validate.records.run_records import Records
-from bench.validate.rules.window_rule import apart_from_speeds, off_rule
-from ddp.core.messages.events import Ready, RoundClosed
+from bench.validate.rules.window_rule import apart_from_plan, apart_from_speeds, beyond_lead, off_rule
+from ddp.core.messages.commands import Average, Plan, Train
+from ddp.core.messages.events import Progress, Ready, RoundClosed, Snapshot
+from ddp.core.policies.asynchronous import Async
+from ddp.core.policies.cadence import Cadence
+from ddp.core.settings.world import World
+from ddp.sim import Costs, simulate
 from tests.bench.streams import make_metrics, make_spec
 
 QSR: dict[str, JsonValue] = {"name": "qsr", "base": 4, "alpha": 0.1}
@@ -82,3 +89,51 @@ def test_steps_go_by_speed(
     assert bool(apart_from_speeds(metrics, known, own)) is wrong
     scripted = metrics.model_copy(update={"scripted_faults": ["1@9:slow*3"]})
     assert apart_from_speeds(scripted, known, own) == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        ({}, ""),
+        ({"max_overshoot": 3}, "an order lets ranks run 4 steps ahead, but max_overshoot is set to 3"),
+        ({"dispatch": "partition"}, "an order dispatches samples as progressive, but dispatch is set to partition"),
+        ({"partition_ratios": [4.0, 1.0]}, "an order dispatches samples as progressive, but dispatch is set to fixed"),
+        ({"speed_hint": [1.0, 1.0]}, "first order: [40, 10] steps, but speed_hint is set to [1.0, 1.0]"),
+        ({"speed_hint": [1.0, 1.0], "max_batch_diff": 30}, ""),
+        ({"speed_hint": None}, ""),
+    ],
+)
+def test_orders_are_those_of_the_settings(change: dict[str, JsonValue], wrong: str) -> None:
+    """A dispatch, an overshoot and a hint were ignored."""
+    first = Plan((40, 10), (4, 4), True, 1, False, 10, "as hinted")
+    known = Records(plans=[first, Plan((20, 20), (4, 4), True, 1, False, 20, "as measured")])
+    settings = {"max_overshoot": 4, "dispatch": "progressive", "speed_hint": [400.0, 100.0], **change}
+    assert apart_from_plan(make_metrics(make_spec("cpu_async")), known, settings) == wrong
+
+
+@pytest.mark.parametrize("make", [Cadence, Async])
+@pytest.mark.parametrize("dispatch", ["progressive", "partition"])
+@pytest.mark.parametrize(
+    ("bound", "set_to", "wrong"), [(2, 2, False), (0, 0, False), (1, 0, False), (3, 2, True), (None, 2, True)]
+)
+def test_no_rank_is_granted_more_than_it_may_be_ahead(
+    make: Any, dispatch: str, bound: int | None, set_to: int, wrong: bool
+) -> None:
+    """A bound on leads held for counts alone."""
+    step_s = (0.01, 0.1, 0.04)
+    costs = Costs(lambda rank, step: step_s[rank], latency_s=1e-4)
+    world = World(3, 360, 1, 2, blocking=False, in_step=False)
+    known = Records()
+    for at, record in simulate(make(max_batch_diff=bound, dispatch=dispatch), world, costs=costs).records:
+        match record:
+            case Ready():
+                known.ready.append(record)
+            case Progress():
+                known.progress.append(record)
+            case Snapshot():
+                known.snapshots.append(record)
+            case Train() | Average():
+                known.work.append((at, record))
+    found = beyond_lead(make_metrics(make_spec("cpu_async")), known, {"max_batch_diff": set_to})
+    assert bool(found) is wrong, found
+    assert beyond_lead(make_metrics(make_spec("nccl_cadence")), known, {"max_batch_diff": 0}) == "", "ranks block"
