@@ -21,6 +21,7 @@ from bench.results.schema import Elche, Metrics
 from bench.validate.records.run_records import UNBLOCKED, Records
 from bench.validate.rules.guard_rule import against_guard
 from bench.validate.rules.window_rule import (
+    above_need,
     apart_from_plan,
     apart_from_settings,
     apart_from_speeds,
@@ -61,6 +62,7 @@ def _rules(m: Metrics, known: Records, settings: Mapping[str, JsonValue]) -> Ite
         yield apart_from_settings(m, known, settings)
         yield apart_from_plan(m, known, settings)
         yield beyond_lead(m, known, settings)
+        yield above_need(m, known, settings)
         yield apart_from_speeds(m, known, settings)
         yield against_guard(m, known, settings)
 

@@ -21,6 +21,9 @@ FEW = 0.5
 """Fraction of rounds in which orders may be too short, as before speeds are known."""
 BEGIN, ROUNDS, STEPS = 4, 8, 4
 """First round at which speeds are known; least number of rounds after it; least steps of a rank in each."""
+MEMORY, GROWTH, UNFIT = (5, 9), 1.1, 2.0
+"""Fewest and most averages whose median cost counts; the growth beyond the need; steps that ranks wait for each other as
+counts are whole, at most."""
 UNEQUAL, MOSTLY, PART = 1.8, 0.75, 0.6
 """Ratio of two ranks' seconds per step, and fraction of rounds that must show it, for speeds to be unequal; and
 fraction of that ratio by which steps must differ."""
@@ -90,6 +93,28 @@ def apart_from_plan(m: Metrics, known: Records, settings: Mapping[str, JsonValue
     if any(abs(count - part) > len(speeds) for count, part in zip(counts, due, strict=False)):
         return f"first order: {list(counts)} steps, but speed_hint is set to {hint}"
     return ""
+
+
+def above_need(m: Metrics, known: Records, settings: Mapping[str, JsonValue]) -> str:
+    """Name the anchor that no measured cost of an average explains by `overhead_target`; empty: none."""
+    target, least = settings.get("overhead_target"), settings.get("min_anchor") or settings.get("anchor")
+    if not isinstance(target, float) or not isinstance(least, int) or m.resumed or m.begun_without:
+        return ""
+    steps = [busy / n for e in known.closed for busy, n in zip(e.busy_s, e.steps, strict=True) if n and busy > 0]
+    if not steps:
+        return ""
+    quick, slow = min(steps), max(steps)
+    costs = [event.sync_s + min(max(event.wait_s), slow) for event in known.closed]
+    typical = [
+        median(costs[end - count : end])
+        for end in range(1, len(costs) + 1)
+        for count in range(min(end, MEMORY[0]), min(end, MEMORY[1]) + 1)
+    ]
+    # In warm-up windows also grow by the part of a step that ranks wait for each other.
+    most = max(least, ceil(GROWTH * max(max(typical), UNFIT * slow) / (target * quick)))
+    anchor = max(plan.anchor for plan in known.plans) if known.plans else 0
+    line = f"an anchor of {anchor} was ordered, but averages call for {most} at most (overhead_target={target:g})"
+    return line if anchor > most else ""
 
 
 def beyond_lead(m: Metrics, known: Records, settings: Mapping[str, JsonValue]) -> str:

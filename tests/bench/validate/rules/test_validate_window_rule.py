@@ -9,7 +9,7 @@ from pydantic import JsonValue
 
 from bench.results.schema import Elche, Metrics, PlanRow, WindowRow
 from bench.validate.records.run_records import Records
-from bench.validate.rules.window_rule import apart_from_plan, apart_from_speeds, beyond_lead, off_rule
+from bench.validate.rules.window_rule import above_need, apart_from_plan, apart_from_speeds, beyond_lead, off_rule
 from ddp.core.messages.commands import Average, Plan, Train
 from ddp.core.messages.events import Progress, Ready, RoundClosed, Snapshot
 from ddp.core.policies.asynchronous import Async
@@ -120,20 +120,35 @@ def test_no_rank_is_granted_more_than_it_may_be_ahead(
     make: Any, dispatch: str, bound: int | None, set_to: int, wrong: bool
 ) -> None:
     """A bound on leads held for counts alone."""
-    step_s = (0.01, 0.1, 0.04)
-    costs = Costs(lambda rank, step: step_s[rank], latency_s=1e-4)
-    world = World(3, 360, 1, 2, blocking=False, in_step=False)
-    known = Records()
-    for at, record in simulate(make(max_batch_diff=bound, dispatch=dispatch), world, costs=costs).records:
-        match record:
-            case Ready():
-                known.ready.append(record)
-            case Progress():
-                known.progress.append(record)
-            case Snapshot():
-                known.snapshots.append(record)
-            case Train() | Average():
-                known.work.append((at, record))
+    known = simulated(make(max_batch_diff=bound, dispatch=dispatch), (0.01, 0.1, 0.04), 360, blocking=False)
     found = beyond_lead(make_metrics(make_spec("cpu_async")), known, {"max_batch_diff": set_to})
     assert bool(found) is wrong, found
     assert beyond_lead(make_metrics(make_spec("nccl_cadence")), known, {"max_batch_diff": 0}) == "", "ranks block"
+
+
+@pytest.mark.parametrize(
+    ("target", "set_to", "wrong"), [(0.02, 0.02, False), (0.02, 0.5, True), (0.5, 0.02, False), (0.1, 0.1, False)]
+)
+def test_windows_grow_no_more_than_averages_cost(target: float, set_to: float, wrong: bool) -> None:
+    """The target of their cost was ignored."""
+    metrics = make_metrics(make_spec("nccl_cadence"))
+    known = simulated(Cadence(overhead_target=target), (0.01, 0.01, 0.012), 3600, blocking=True)
+    for min_anchor in (0, 300):
+        found = above_need(metrics, known, {"overhead_target": set_to, "anchor": 10, "min_anchor": min_anchor})
+        assert bool(found) is (wrong and not min_anchor), found
+
+
+def simulated(policy: Any, step_s: tuple[float, ...], samples: int, blocking: bool) -> Records:
+    """What ranks would record."""
+    costs = Costs(lambda rank, step: step_s[rank], latency_s=1e-4, wire_s=0.03)
+    world, known = World(3, samples, 1, 2, blocking=blocking, in_step=False), Records()
+    places: dict[type, list[Any]] = {
+        **{Ready: known.ready, Progress: known.progress, Snapshot: known.snapshots},
+        **{RoundClosed: known.closed, Plan: known.plans},
+    }
+    for at, record in simulate(policy, world, costs=costs).records:
+        if isinstance(record, Train | Average):
+            known.work.append((at, record))
+        else:
+            places.get(type(record), []).append(record)
+    return known
