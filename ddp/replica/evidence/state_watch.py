@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ddp.replica.evidence.pieces import BUFFERS, OPTIMIZER, PARAMETERS, StatePiece, digest, of_buffers
-from ddp.replica.memory.buffers import moves
 from ddp.replica.memory.flat import KINDS, Section
 from ddp.replica.task import Job
 
@@ -54,7 +53,7 @@ class StateWatch:
         self._seen: Counter[str] = Counter()
         """Number of comparisons so far, by kind of event."""
         self._buffers: list[Tensor] = []
-        """The moving buffers as the present step began."""
+        """The buffers as the present step began, by data type."""
 
     @property
     def awaits(self) -> bool:
@@ -122,7 +121,7 @@ class StateWatch:
 
     @property
     def _sections(self) -> list[Section]:
-        return [section for section in self._replica.state.sections if moves(section)]
+        return [section for section in self._replica.state.sections if section.kind == BUFFERS]
 
     def compare(self, averages: int) -> None:
         """If a comparison is awaited, note the state now; parameters and buffers only if no average came in between."""
