@@ -21,7 +21,7 @@ from ddp.core.policies import meets_every_step
 from ddp.core.settings.steps import NAMES, PLAIN, StepSettings
 from ddp.engine.modes import engine_of
 from ddp.process.codec import Record
-from ddp.replica.task import Task, epoch_samples
+from ddp.replica.task import Task
 
 
 @dataclass(frozen=True)
@@ -204,6 +204,7 @@ def order_of(
     last = metrics.epochs[-1] if metrics.epochs else None
     # The requested settings, not those that ranks received: a setting that was lost on the way must show.
     train = spec.config["train"]
+    steps = train.get("steps")
     own = spec.config.get("script") or "model" in (spec.config.get("code") or {})
     return AuditOrder(
         kept=kept,
@@ -233,7 +234,7 @@ def order_of(
         shown=tuple((e.epoch, e.rank, e.loss_sum, e.metric_sum) for e in records if isinstance(e, Evaluated)),
         step=StepSettings(**{name: train[name] for name in NAMES if name in train}),
         batch_size=job.batch_size,
-        length=epoch_samples(job),
+        length=None if steps is None else steps // spec.epochs * spec.batch_size * spec.world_size,
         norms=norms_of(records) if spec.backend in MEASURED else (),
         in_shards=spec.backend in SHARDED,
         works=works_of(records),

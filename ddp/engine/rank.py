@@ -290,6 +290,8 @@ class RankLoop:
         if isinstance(action, Step):
             self._worker = before
             self._loop.replica.undo()
+            if self._loop.keeper is not None:
+                self._loop.keeper.watch.undone(self._loop.total_steps)
         self._loop.report()
         round = action.round if isinstance(action, Average) else IN_STEP
         steps = before.offset if self._loop.replica.gradient_sync is not None else self._loop.steps

@@ -17,7 +17,7 @@ from bench.results.audit_file import AuditItem, Outcome
 
 MOST_LINES = 3
 """Most differences of a step that a message names."""
-LOSING = "regrouping ", "the start with "
+LOSING = "regrouping ", "the start with ", "undoing step "
 """Prefixes of events that happen because a rank was lost, or joined."""
 RESTING = "the evaluation", "checkpoint ", "the beginning of epoch "
 """Prefixes of events that a rank which was there before compares across only if it took no other's state meanwhile."""

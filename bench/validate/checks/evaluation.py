@@ -1,4 +1,4 @@
-"""Evaluations use the whole test set, and the model that all ranks share.
+"""Every epoch is evaluated, on the whole test set, and with the model that all ranks share.
 
 Ranks record the number of evaluated samples, the sum over their values, and a sketch of the model. Number and sum must
 be the baseline's (the sum within `NEAR`). The model must be the same on all ranks, and the average of the round that
@@ -37,7 +37,14 @@ def _compared(run: Run, known: Records, sets: Sets | None) -> tuple[str, int]:
     """Return what is wrong with an evaluation (empty: nothing), and the number of evaluations."""
     if not known.evaluated or any(event.content is None for event in known.evaluated):
         return "", 0
-    return _amiss(sets, run, known), run.metrics.epochs_planned
+    return _unevaluated(run, known) or _amiss(sets, run, known), run.metrics.epochs_planned
+
+
+def _unevaluated(run: Run, known: Records) -> str:
+    """Name an epoch that was not evaluated; a checkpoint that the run was resumed from may be of before the evaluation."""
+    first = max((event.epochs for event in known.resumed), default=0)
+    missing = {*range(first, run.metrics.epochs_planned)} - {event.epoch for event in known.evaluated}
+    return f"epoch {min(missing)} was never evaluated" if missing else ""
 
 
 def evaluated(known: Records) -> dict[int, tuple[int, float]]:

@@ -20,7 +20,7 @@ from bench.validate.recount.goodput import arrivals, goodput
 from bench.validate.recount.identity import identity
 from bench.validate.recount.learning import learning
 from bench.validate.recount.losses import losses, slow_ranks
-from bench.validate.recount.rounds import brought_in, rounds
+from bench.validate.recount.rounds import brought_in, entered, rounds
 from bench.validate.recount.timing import meeting, timing
 from bench.validate.verdicts.findings import Case
 from bench.validate.verdicts.verdict import Verdict, verdict
@@ -59,6 +59,7 @@ def figures(run: Run, known: Records) -> Iterator[Figure]:
         yield from learning(m, known, lost_nobody(m))
     if not lost_nobody(m):
         yield from brought_in(known)
+        yield from entered(known)
         return
     yield from slow_ranks(m, known)
     yield from timing(m, part)

@@ -1,18 +1,22 @@
 """Every sample of every epoch of a finished run was trained exactly once, whatever happened to its ranks, in batches of
-the configured size."""
+the configured size, and by a rank that reports it."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from math import inf
 
+from bench.base.grouping import summed
 from bench.base.number_format import plural
 from bench.results.runfolder import Run
 from bench.results.schema import LedgerTotals
 from bench.validate.records.run_records import Records
 from bench.validate.verdicts.findings import Case
 from bench.validate.verdicts.verdict import Verdict, verdict
+from ddp.core.messages.commands import Train
 from ddp.core.messages.events import Progress
+from ddp.core.samples.spans import measure
 
 LARGER = 1.25
 """Factor by which the configured batch size may exceed the mean one: the last batch of an epoch is smaller."""
@@ -28,7 +32,7 @@ def check(case: Case) -> Verdict | None:
     for run, ledger in kept:
         if not ledger.exactly_once:
             return verdict("FAIL", "ledger", cell, _amiss(run, ledger))
-    if failure := case.failure("ledger", _batches):
+    if failure := case.failure("ledger", _batches) or case.failure("ledger", _booked, lost=True):
         return failure
     epochs = sum(len(ledger.epochs) for _, ledger in kept)
     return verdict("PASS", "ledger", cell, f"every sample of {plural(epochs, 'epoch')} was trained exactly once")
@@ -51,15 +55,49 @@ def _batches(run: Run, known: Records) -> str:
     return ""
 
 
+def _booked(run: Run, known: Records) -> str:
+    """Name the grant of another size than configured, or the rank of which more samples entered the model than it reports
+    since the run was resumed for the last time; empty: none."""
+    shared = any(plan.in_step for plan in known.plans)
+    for ranks, size, begin, end in _sizes(run, known):
+        due = size * ranks if shared else size
+        for at, order in known.work:
+            if isinstance(order, Train) and begin <= at < end and order.chunk.batch != due:
+                whose = f"rank {order.rank}, epoch {order.chunk.epoch}"
+                return f"{whose}: batches of {order.chunk.batch} samples were granted, {due} are set"
+    return _unreported(run, known)
+
+
+def _unreported(run: Run, known: Records) -> str:
+    m, began = run.metrics, max((event.at for event in known.resumed), default=-inf)
+    left: set[int | None] = {fault.rank for fault in m.faults} | {order.rank for order in known.drops}
+    left |= {event.rank for event in (*known.lost, *known.joined)}
+    loaded = Counter(order.rank for order in known.loads)
+    counts = summed(((e.rank, e.epoch), measure(e.spans)) for e in known.merged if e.at > began)
+    for event in known.progress:
+        counts[event.rank, event.epoch] -= event.samples * (event.at > began)
+    for (rank, epoch), more in sorted(counts.items()):
+        # Behind a loss a rank may load the step that another one was ahead.
+        if rank not in left and more > loaded[rank] * m.batch_size * m.world_size:
+            return f"rank {rank}, epoch {epoch}: {plural(more, 'sample')} entered the model that it never reported"
+    return ""
+
+
 def _parts(run: Run, known: Records) -> Iterator[tuple[int, int, list[Progress]]]:
-    """Iterate over (number of ranks, batch size, reports) of the run; a run that was resumed with other ranks has
-    several parts."""
+    """Iterate over (number of ranks, batch size, reports) of the run."""
+    for ranks, batch, begin, end in _sizes(run, known):
+        yield ranks, batch, [event for event in known.progress if begin <= event.at < end]
+
+
+def _sizes(run: Run, known: Records) -> Iterator[tuple[int, int, float, float]]:
+    """Iterate over (number of ranks, batch size, begin, end) of the run; one that was resumed with other ranks has several
+    parts."""
     m = run.metrics
     sizes = [(each["world_size"], each["batch_size"]) for each in run.config.get("resized") or ()]
     ends = [event.at for event in known.resumed if event.ranks]
     parts = zip([-inf, *ends], [*ends, inf], [*sizes, (m.world_size, m.batch_size)], strict=False)
     for begin, end, (ranks, batch) in parts:
-        yield ranks, batch, [event for event in known.progress if begin <= event.at < end]
+        yield ranks, batch, begin, end
 
 
 def _amiss(run: Run, ledger: LedgerTotals) -> str:

@@ -20,7 +20,14 @@ from bench.results.runfolder import Run, group_of
 from bench.results.schema import Elche, Metrics
 from bench.validate.records.run_records import UNBLOCKED, Records
 from bench.validate.rules.guard_rule import against_guard
-from bench.validate.rules.window_rule import apart_from_settings, apart_from_speeds, off_rule
+from bench.validate.rules.window_rule import (
+    above_need,
+    apart_from_plan,
+    apart_from_settings,
+    apart_from_speeds,
+    beyond_lead,
+    off_rule,
+)
 from bench.validate.verdicts.findings import Case
 from bench.validate.verdicts.verdict import Verdict, verdict
 from ddp.core.policies import POLICIES
@@ -53,6 +60,9 @@ def _rules(m: Metrics, known: Records, settings: Mapping[str, JsonValue]) -> Ite
     yield off_rule(m, known, settings)
     if POLICIES.is_ours(str(settings.get("name"))):  # a custom policy has its own settings
         yield apart_from_settings(m, known, settings)
+        yield apart_from_plan(m, known, settings)
+        yield beyond_lead(m, known, settings)
+        yield above_need(m, known, settings)
         yield apart_from_speeds(m, known, settings)
         yield against_guard(m, known, settings)
 

@@ -22,7 +22,7 @@ from bench.results.runfolder import EVENTS, METRICS, Run, there
 from bench.results.schema import Metrics
 from bench.validate.records.run_records import Order, Records, Work
 from ddp.core.errors import ProtocolError
-from ddp.core.messages.commands import Drop, Plan, Reduce, Restart
+from ddp.core.messages.commands import Drop, LoadState, Plan, Reduce, Restart
 from ddp.core.messages.events import (
     Averaged,
     Ending,
@@ -51,7 +51,7 @@ from ddp.process.codec import MeasuredSlice, Record
 
 WANTED: tuple[type[Any], ...] = (
     *(Ready, Progress, Snapshot, Averaged, Evaluated, RoundClosed, Finished, Trained, Resumed, Saved),
-    *(Plan, RunHeader, RunEnd, Reduce, Shared, Joining, Joined, Reduced, Merged, Failed, Lost, Drop, Ending),
+    *(Plan, RunHeader, RunEnd, Reduce, Shared, Joining, Joined, Reduced, Merged, Failed, Lost, Drop, Ending, LoadState),
 )
 ORDERS = get_args(Order)
 _KIND = re.compile(rb'"type":"(\w+)"')

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.results.analysis.stream import Floats, Slices
-from ddp.core.messages.commands import Apply, Average, Drop, Evaluate, Plan, Reduce, Restart, Save, Train
+from ddp.core.messages.commands import Apply, Average, Drop, Evaluate, LoadState, Plan, Reduce, Restart, Save, Train
 from ddp.core.messages.event_parts import SketchGroup, StepSketch
 from ddp.core.messages.events import (
     Averaged,
@@ -79,6 +79,7 @@ class Records:
     lost: list[Lost] = field(default_factory=list)
     drops: list[Drop] = field(default_factory=list)
     endings: list[Ending] = field(default_factory=list)
+    loads: list[LoadState] = field(default_factory=list)
     orders: list[Order] = field(default_factory=list)
     work: list[tuple[float, Work]] = field(default_factory=list)
     """What ranks were ordered to do, and when; empty: an earlier version."""

@@ -38,6 +38,9 @@ def identity(m: Metrics, known: Records, config: Mapping[str, Any]) -> Iterator[
     train = group_of(config, "train")
     if isinstance(train.get("batch_size"), int):
         yield Figure("batch_size", m.batch_size, train["batch_size"] * micro_batches(config))
+    if isinstance(steps := train.get("steps"), int) and not config.get("resized"):
+        due = steps // m.epochs_planned * m.batch_size * m.world_size
+        yield Figure(f"samples in an epoch, by train.steps={steps},", due, known.ready[0].samples)
     # Without a configured ratio it is the recipe's, which is 0 for bundled models. One rank needs no scaling.
     ratio, code = train.get("lr_scale_ratio"), config.get("code") or ()
     if (

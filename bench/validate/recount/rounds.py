@@ -6,13 +6,15 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import accumulate
-from math import fsum
+from math import fsum, inf
 
+from bench.base.grouping import grouped, summed
 from bench.results.schema import Metrics
 from bench.validate.records.run_records import Records
 from bench.validate.recount.figure import Figure
 from bench.validate.sketches.resumption import most_ranks
 from ddp.core.messages.events import Averaged, Progress, RoundClosed, Snapshot
+from ddp.core.samples.spans import measure
 
 SECOND = 1e-6
 
@@ -62,6 +64,29 @@ def brought_in(known: Records) -> Iterator[Figure]:
         if sum(event.steps for event in own) == part.steps:
             samples = sum(event.samples for event in own)
             yield Figure(f"round {number}: samples that rank {rank} brought in", part.samples, samples)
+
+
+def entered(known: Records) -> Iterator[Figure]:
+    """Yield what of each rank entered the model, which happens as rounds close: what it brought into them."""
+    began = known.resumed[-1].at if known.resumed else -inf
+    closed = grouped((event.at, event.round) for event in known.closed if event.at > began)
+    if any(plan.in_step for plan in known.plans) or not closed:
+        return
+    parts, members = known.contributions(), {order.round: order.members for order in known.reduces}
+    entries = summed(((event.at, event.rank), measure(event.spans)) for event in known.merged if event.at > began)
+    amounts = summed(
+        ((at, rank), part.samples)
+        for at, numbers in closed.items()
+        for number in numbers
+        for rank, part in parts.get(number, {}).items()
+        if rank in members.get(number, (rank,))
+    )
+    for at, rank in sorted({*entries, *amounts}):
+        where, own = f"samples of rank {rank} in the model", entries.get((at, rank), 0)
+        if at not in closed:
+            yield Figure(f"{where} outside of a round", own, 0)
+        elif known.snapshots or (at, rank) in amounts:  # else it was lost in a collective, which may have had its part
+            yield Figure(f"round {closed[at][0]}: {where}", own, amounts.get((at, rank), 0))
 
 
 def _of(parts: dict[int, Snapshot | Averaged], name: str) -> list[int]:

@@ -3,6 +3,7 @@ the rule; must not import the policy."""
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from math import ceil, floor
@@ -11,14 +12,18 @@ from statistics import median
 from pydantic import JsonValue
 
 from bench.results.schema import Elche, Metrics, PlanRow
-from bench.validate.records.run_records import Records
-from ddp.core.messages.commands import Plan
+from bench.validate.records.run_records import UNBLOCKED, Records
+from ddp.core.messages.commands import Average, Plan, Train
+from ddp.core.messages.events import Progress
 from ddp.core.window_sizes.controller import MAX_RATIO
 
 FEW = 0.5
 """Fraction of rounds in which orders may be too short, as before speeds are known."""
 BEGIN, ROUNDS, STEPS = 4, 8, 4
 """First round at which speeds are known; least number of rounds after it; least steps of a rank in each."""
+MEMORY, GROWTH, UNFIT = (5, 9), 1.1, 2.0
+"""Fewest and most averages whose median cost counts; the growth beyond the need; steps that ranks wait for each other as
+counts are whole, at most."""
 UNEQUAL, MOSTLY, PART = 1.8, 0.75, 0.6
 """Ratio of two ranks' seconds per step, and fraction of rounds that must show it, for speeds to be unequal; and
 fraction of that ratio by which steps must differ."""
@@ -66,6 +71,78 @@ def apart_from_settings(m: Metrics, known: Records, settings: Mapping[str, JsonV
                 return f"{line}, but partition_ratios is set to {parts}"
         elif isinstance(least, int) and plan.anchor < least and not nudged and not is_cut(plan, most):
             return f"{line}, an anchor of {plan.anchor}, but at least {least} is set (min_anchor, anchor)"
+    return ""
+
+
+def apart_from_plan(m: Metrics, known: Records, settings: Mapping[str, JsonValue]) -> str:
+    """Name the order with another dispatch or a longer overshoot than configured, or a first one that does not follow
+    the hint of speeds; empty: none."""
+    most, dispatch = settings.get("max_overshoot"), settings.get("dispatch")
+    dispatch = "fixed" if settings.get("partition_ratios") else dispatch
+    for plan in known.plans:
+        if isinstance(most, int) and max(plan.ahead, default=0) > most:
+            return f"an order lets ranks run {max(plan.ahead)} steps ahead, but max_overshoot is set to {most}"
+        if isinstance(dispatch, str) and plan.dispatch != dispatch:
+            return f"an order dispatches samples as {plan.dispatch}, but dispatch is set to {dispatch}"
+    hint, bound = settings.get("speed_hint"), settings.get("max_batch_diff") is not None or dispatch == "fixed"
+    speeds = [speed for speed in hint if isinstance(speed, int | float)] if isinstance(hint, list) else []
+    if not speeds or bound or m.resumed or m.begun_without or not known.plans:
+        return ""
+    counts, speeds = known.plans[0].counts, [max(speed, max(speeds) / MAX_RATIO) for speed in speeds]
+    due = [sum(counts) * speed / sum(speeds) for speed in speeds]
+    if any(abs(count - part) > len(speeds) for count, part in zip(counts, due, strict=False)):
+        return f"first order: {list(counts)} steps, but speed_hint is set to {hint}"
+    return ""
+
+
+def above_need(m: Metrics, known: Records, settings: Mapping[str, JsonValue]) -> str:
+    """Name the anchor that no measured cost of an average explains by `overhead_target`; empty: none."""
+    target, least = settings.get("overhead_target"), settings.get("min_anchor") or settings.get("anchor")
+    if not isinstance(target, float) or not isinstance(least, int) or m.resumed or m.begun_without:
+        return ""
+    steps = [busy / n for e in known.closed for busy, n in zip(e.busy_s, e.steps, strict=True) if n and busy > 0]
+    if not steps:
+        return ""
+    quick, slow = min(steps), max(steps)
+    costs = [event.sync_s + min(max(event.wait_s), slow) for event in known.closed]
+    typical = [
+        median(costs[end - count : end])
+        for end in range(1, len(costs) + 1)
+        for count in range(min(end, MEMORY[0]), min(end, MEMORY[1]) + 1)
+    ]
+    # In warm-up windows also grow by the part of a step that ranks wait for each other.
+    most = max(least, ceil(GROWTH * max(max(typical), UNFIT * slow) / (target * quick)))
+    anchor = max(plan.anchor for plan in known.plans) if known.plans else 0
+    line = f"an anchor of {anchor} was ordered, but averages call for {most} at most (overhead_target={target:g})"
+    return line if anchor > most else ""
+
+
+def beyond_lead(m: Metrics, known: Records, settings: Mapping[str, JsonValue]) -> str:
+    """Name the rank that was granted more than it may be ahead of the slowest one with work, both since they last copied
+    their replicas; empty: none. Only where ranks do not block, and share a clock."""
+    lead, one_host = settings.get("max_batch_diff"), len({event.host for event in known.ready}) == 1
+    planned = m.engine == "elche" and not m.resumed and not m.begun_without
+    if m.backend != UNBLOCKED or not isinstance(lead, int) or not (planned and one_host):
+        return ""
+    reports = deque(sorted([*known.progress, *known.snapshots], key=lambda event: event.at))
+    granted, done, copied, copying = Counter[int](), Counter[int](), Counter[int](), set[int]()
+    for at, order in known.work:
+        while reports and reports[0].at <= at:
+            event = reports.popleft()
+            if isinstance(event, Progress):
+                done[event.rank] += event.steps
+            else:
+                copied[event.rank] = done[event.rank]
+                copying.discard(event.rank)
+        if isinstance(order, Average):
+            copying.add(order.rank)
+        elif isinstance(order, Train):
+            others = [done[r] - (done if r in copying else copied)[r] for r in granted if granted[r] > done[r]]
+            granted[order.rank] += order.chunk.steps
+            mine = granted[order.rank] - (done if order.rank in copying else copied)[order.rank]
+            if others and mine - min(others) > max(lead, 1):
+                more = f"granted up to {mine - min(others)} steps more than the slowest rank had done"
+                return f"rank {order.rank}, epoch {order.chunk.epoch}: {more}, but max_batch_diff allows {lead}"
     return ""
 
 

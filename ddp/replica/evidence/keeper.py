@@ -128,6 +128,8 @@ class StepKeeper:
             draws = rank_draws(self._job, self._rank, self._replica.samples, not together, self._size)
             self._draws = draws.fewer() if self._few else draws
         self.watch.compare(averages)
+        if together:
+            self.watch.begins()
         # In steps of all ranks, every rank draws by the samples that all have seen, so all draw the same steps.
         met = together or apart
         first = int(seen) if met else batch.epoch * self._replica.samples + batch.start

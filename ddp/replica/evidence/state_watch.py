@@ -2,8 +2,8 @@
 
 An average must not change the optimizer's state, and nothing may change the averaged replica before the next step. An
 evaluation, a checkpoint, a change of the process group and the beginning of an epoch must not change the state at all; nor
-may anything between a rank's `Ready` or `Joined` and its first step, or between a step and what comes next. Changes
-nothing. Knows nothing of files, nor of which averages are drawn."""
+may anything between a rank's `Ready` or `Joined` and its first step, or between a step and what comes next. A broken step
+leaves the buffers as they were. Changes nothing. Knows nothing of files, nor of which averages are drawn."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ddp.replica.evidence.pieces import BUFFERS, OPTIMIZER, PARAMETERS, StatePiece, digest
-from ddp.replica.memory.flat import KINDS
+from ddp.replica.evidence.pieces import BUFFERS, OPTIMIZER, PARAMETERS, StatePiece, digest, of_buffers
+from ddp.replica.memory.flat import KINDS, Section
 from ddp.replica.task import Job
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from ddp.replica.replica import Replica
 
 RESTS = 8
@@ -26,6 +28,7 @@ LARGE = 2 << 20
 STEPS = 64
 """Number of steps per process after which the state is compared; RESTS if the model is LARGE."""
 START, STEP, EPOCH, REGROUPING = "the start", "step ", "the beginning of epoch ", "regrouping "
+UNDOING = f"undoing {STEP}"
 JOINING = f"{START} with the state of round "
 OF_MODEL = f"{PARAMETERS} ", f"{BUFFERS} "
 """Prefixes of the labels of parameters and buffers."""
@@ -49,6 +52,8 @@ class StateWatch:
         self._awaited: dict[str, Any] | None = None
         self._seen: Counter[str] = Counter()
         """Number of comparisons so far, by kind of event."""
+        self._buffers: list[Tensor] = []
+        """The buffers as the present step began, by data type."""
 
     @property
     def awaits(self) -> bool:
@@ -96,6 +101,27 @@ class StateWatch:
         self.over.append({"what": what, "before": before, "after": after})
         if self._untouched and self._replica.task.epoch_callback is None:
             self._awaited = {"what": what, "averages": averages, "before": after, "taken": self._replica.taken}
+
+    def begins(self) -> None:
+        """Keep the buffers before a step that may break: a forward pass changes them."""
+        self._buffers = [section.values.clone() for section in self._sections]
+
+    def undone(self, step: int) -> None:
+        """Note the buffers before a step that broke, and now that it was undone."""
+        before, after = dict[str, str](), dict[str, str]()
+        for section, kept in zip(self._sections, self._buffers, strict=False):
+            for piece in of_buffers(self._replica.model, shared=False):
+                first = (piece.values.data_ptr() - section.values.data_ptr()) // kept.itemsize
+                if piece.values.dtype == kept.dtype and 0 <= first < len(kept):
+                    label = f"{BUFFERS} {piece.name}"
+                    before[label] = digest(kept[first : first + piece.values.numel()])
+                    after[label] = digest(piece.values)
+        if before:
+            self.over.append({"what": f"{UNDOING}{step}", "before": before, "after": after})
+
+    @property
+    def _sections(self) -> list[Section]:
+        return [section for section in self._replica.state.sections if section.kind == BUFFERS]
 
     def compare(self, averages: int) -> None:
         """If a comparison is awaited, note the state now; parameters and buffers only if no average came in between."""

@@ -16,6 +16,7 @@ from ddp.core.messages.join_events import Joined
 from ddp.core.settings.faults import parse
 from ddp.engine.loop import TrainingLoop
 from ddp.engine.rank import RankLoop
+from ddp.replica.memory.buffers import BufferChanges, Counters
 from tests.bench.audit.audit_breaks import ADAM, Break, wrapped
 from tests.bench.audit.audited import audited, different
 from tests.bench.audit.test_audit_between import halved
@@ -55,6 +56,10 @@ def weakened(regroup: Any, self: Any, *about: Any) -> None:
         halved(lambda *_: None, self)
 
 
+def kept(undo: Any, self: Any) -> None:
+    """Leave buffers as a broken step made them."""
+
+
 def repeated(train: Any, self: Any, step: Any) -> None:
     """Train the batch before again, in place of every third one."""
     before = vars(self).setdefault("_before", step)
@@ -73,8 +78,10 @@ def repeated(train: Any, self: Any, step: Any) -> None:
         ("nccl_cadence", wrapped(GroupBackend, "join", forgotten), "exp_avg is gone after regrouping"),
         ("nccl_sync", wrapped(GroupBackend, "leave", moved), "parameters 0.weight changed after regrouping"),
         ("nccl_cadence", wrapped(TrainingLoop, "train", repeated), "positions, "),
+        ("nccl_sync", wrapped(BufferChanges, "undo", kept), "buffers 1.running_mean changed after undoing step"),
+        ("nccl_sync", wrapped(Counters, "undo", kept), "buffers 1.num_batches_tracked changed after undoing step"),
     ],
-    ids=["behind it, sync", "behind it", "sync", "cadence", "leave", "a batch again"],
+    ids=["behind it, sync", "behind it", "sync", "cadence", "leave", "a batch again", "buffers", "counters"],
 )
 def test_what_a_change_of_the_group_changes_is_named(
     tmp_path: Path,

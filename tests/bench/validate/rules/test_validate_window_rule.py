@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pydantic import JsonValue
 
 from bench.results.schema import Elche, Metrics, PlanRow, WindowRow
 from bench.validate.records.run_records import Records
-from bench.validate.rules.window_rule import apart_from_speeds, off_rule
-from ddp.core.messages.events import Ready, RoundClosed
+from bench.validate.rules.window_rule import above_need, apart_from_plan, apart_from_speeds, beyond_lead, off_rule
+from ddp.core.messages.commands import Average, Plan, Train
+from ddp.core.messages.events import Progress, Ready, RoundClosed, Snapshot
+from ddp.core.policies.asynchronous import Async
+from ddp.core.policies.cadence import Cadence
+from ddp.core.settings.world import World
+from ddp.sim import Costs, simulate
 from tests.bench.streams import make_metrics, make_spec
 
 QSR: dict[str, JsonValue] = {"name": "qsr", "base": 4, "alpha": 0.1}
@@ -88,3 +95,66 @@ def test_steps_go_by_speed(
     assert bool(apart_from_speeds(metrics, known, own)) is wrong
     scripted = metrics.model_copy(update={"scripted_faults": ["1@9:slow*3"]})
     assert apart_from_speeds(scripted, known, own) == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        ({}, ""),
+        ({"max_overshoot": 3}, "an order lets ranks run 4 steps ahead, but max_overshoot is set to 3"),
+        ({"dispatch": "partition"}, "an order dispatches samples as progressive, but dispatch is set to partition"),
+        ({"partition_ratios": [4.0, 1.0]}, "an order dispatches samples as progressive, but dispatch is set to fixed"),
+        ({"speed_hint": [1.0, 1.0]}, "first order: [40, 10] steps, but speed_hint is set to [1.0, 1.0]"),
+        ({"speed_hint": [1.0, 1.0], "max_batch_diff": 30}, ""),
+        ({"speed_hint": None}, ""),
+    ],
+)
+def test_orders_are_those_of_the_settings(change: dict[str, JsonValue], wrong: str) -> None:
+    """A dispatch, an overshoot and a hint were ignored."""
+    first = Plan((40, 10), (4, 4), True, 1, False, 10, "as hinted")
+    known = Records(plans=[first, Plan((20, 20), (4, 4), True, 1, False, 20, "as measured")])
+    settings = {"max_overshoot": 4, "dispatch": "progressive", "speed_hint": [400.0, 100.0], **change}
+    assert apart_from_plan(make_metrics(make_spec("cpu_async")), known, settings) == wrong
+
+
+@pytest.mark.parametrize("make", [Cadence, Async])
+@pytest.mark.parametrize("dispatch", ["progressive", "partition"])
+@pytest.mark.parametrize(
+    ("bound", "set_to", "wrong"), [(2, 2, False), (0, 0, False), (1, 0, False), (3, 2, True), (None, 2, True)]
+)
+def test_no_rank_is_granted_more_than_it_may_be_ahead(
+    make: Any, dispatch: str, bound: int | None, set_to: int, wrong: bool
+) -> None:
+    """A bound on leads held for counts alone."""
+    known = simulated(make(max_batch_diff=bound, dispatch=dispatch), (0.01, 0.1, 0.04), 360, blocking=False)
+    found = beyond_lead(make_metrics(make_spec("cpu_async")), known, {"max_batch_diff": set_to})
+    assert bool(found) is wrong, found
+    assert beyond_lead(make_metrics(make_spec("nccl_cadence")), known, {"max_batch_diff": 0}) == "", "ranks block"
+
+
+@pytest.mark.parametrize(
+    ("target", "set_to", "wrong"), [(0.02, 0.02, False), (0.02, 0.5, True), (0.5, 0.02, False), (0.1, 0.1, False)]
+)
+def test_windows_grow_no_more_than_averages_cost(target: float, set_to: float, wrong: bool) -> None:
+    """The target of their cost was ignored."""
+    metrics = make_metrics(make_spec("nccl_cadence"))
+    known = simulated(Cadence(overhead_target=target), (0.01, 0.01, 0.012), 3600, blocking=True)
+    for min_anchor in (0, 300):
+        found = above_need(metrics, known, {"overhead_target": set_to, "anchor": 10, "min_anchor": min_anchor})
+        assert bool(found) is (wrong and not min_anchor), found
+
+
+def simulated(policy: Any, step_s: tuple[float, ...], samples: int, blocking: bool) -> Records:
+    """What ranks would record."""
+    costs = Costs(lambda rank, step: step_s[rank], latency_s=1e-4, wire_s=0.03)
+    world, known = World(3, samples, 1, 2, blocking=blocking, in_step=False), Records()
+    places: dict[type, list[Any]] = {
+        **{Ready: known.ready, Progress: known.progress, Snapshot: known.snapshots},
+        **{RoundClosed: known.closed, Plan: known.plans},
+    }
+    for at, record in simulate(policy, world, costs=costs).records:
+        if isinstance(record, Train | Average):
+            known.work.append((at, record))
+        else:
+            places.get(type(record), []).append(record)
+    return known
