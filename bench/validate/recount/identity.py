@@ -54,16 +54,10 @@ def identity(m: Metrics, known: Records, config: Mapping[str, Any]) -> Iterator[
     ends = [last.get(rank) for rank in range(m.world_size)]  # None: a rank that was lost
     yield Figure("devices", m.devices, [event.device for event in ready])
     yield Figure("transport", m.transport, ready[0].transport)
-    wanted = group_of(config, "cluster").get("transport", "auto")
-    if wanted != "auto" and m.backend in CARRIED and m.world_size > 1:
-        yield Figure(f"transport, as set ({wanted})", m.transport, wanted)
     yield Figure("parameters", m.parameters, ready[0].parameters)
     yield Figure("frozen", m.frozen, ready[0].frozen)
     yield Figure("loader", m.loader, [event.loader for event in ready if event.loader])
-    kind = group_of(config, "loader").get("kind")
-    # Data that does not fit the device's memory is streamed, and a note says so.
-    if kind == "streaming" or (kind == "resident" and not any(event.note for event in ready)):
-        yield Figure(f"loader, as set ({kind})", sorted({*m.loader} - {kind}), [])
+    yield from _as_set(m, any(event.note for event in ready), config)
     digests = {event.digest for event in last.values()}
     yield Figure("params_sha256", m.params_sha256, digests.pop() if len(digests) == 1 else None)
     for kind in PEAKS:
@@ -80,6 +74,17 @@ def identity(m: Metrics, known: Records, config: Mapping[str, Any]) -> Iterator[
         yield Figure("work.flop_per_sample", m.work.flop_per_sample, works[0].flop_per_sample)
         if m.work.gradient_norm is not None and m.backend not in ("zero1", "zero2", "zero3", "torch_fsdp"):
             yield from _norms(m, works)
+
+
+def _as_set(m: Metrics, noted: bool, config: Mapping[str, Any]) -> Iterator[Figure]:
+    """Yield the transport and the loader if they are set. `noted`: a rank says why its loader is another one: data that does
+    not fit the device's memory is streamed."""
+    wanted = group_of(config, "cluster").get("transport", "auto")
+    if wanted != "auto" and m.backend in CARRIED and m.world_size > 1:
+        yield Figure(f"transport, as set ({wanted})", m.transport, wanted)
+    kind = group_of(config, "loader").get("kind")
+    if kind == "streaming" or (kind == "resident" and not noted):
+        yield Figure(f"loader, as set ({kind})", sorted({*m.loader} - {kind}), [])
 
 
 def _norms(m: Metrics, works: list[StepWork]) -> Iterator[Figure]:

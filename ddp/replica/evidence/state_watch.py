@@ -110,7 +110,7 @@ class StateWatch:
         """Note the buffers before a step that broke, and now that it was undone."""
         before, after = dict[str, str](), dict[str, str]()
         for section, kept in zip(self._sections, self._buffers, strict=False):
-            for piece in of_buffers(self._replica.model, shared=False):
+            for piece in of_buffers(self._replica.model, self._replica.state, shared=False):
                 first = (piece.values.data_ptr() - section.values.data_ptr()) // kept.itemsize
                 if piece.values.dtype == kept.dtype and 0 <= first < len(kept):
                     label = f"{BUFFERS} {piece.name}"
