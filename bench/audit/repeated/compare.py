@@ -20,7 +20,7 @@ from bench.audit.repeated.repeated_step import Done
 SLACK = 16.0
 """Factor for sums in another order and other vectorization: several roundings, of which the measured one is typical."""
 SHAKES = 4
-"""Most perturbations that are tried for a loss."""
+"""Most perturbations that are tried for a loss, or for the state after many steps."""
 ROUNDINGS = 2.0
 """Perturbation of the parameters, in units of the type's epsilon."""
 DEVICE_ROUNDING = 2.0**-11

@@ -6,12 +6,14 @@ import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from bench.audit import costs
 from bench.audit.audit_input import norms_of, works_of
 from bench.audit.documented.rules import left_out_roundings
 from bench.audit.repeated.compare import losses_apart
@@ -123,6 +125,17 @@ def test_bytes_are_those_of_the_step_that_was_measured(tmp_path: Path, seed: int
     assert [
         line for line in different(audited(job, records, works=(other,), whole=True, model="")) if "optimizer_" in line
     ]
+
+
+@pytest.mark.parametrize(("precision", "found"), [("fp16", False), ("fp32", True)])
+def test_an_optimizer_has_its_state_after_the_first_step_that_is_not_skipped(precision: str, found: bool) -> None:
+    """Where a scaled loss overflowed in the first step, the second one began without a state and was measured with it."""
+    work = SimpleNamespace(norms=[(0, None), (1, 1.0)], gradient_bytes=8, optimizer_bytes=16)
+    step = SimpleNamespace(precision=precision)
+    order: Any = SimpleNamespace(works=[work], model="", planned=True, resumed=False, step=step)
+    bench: Any = SimpleNamespace(gradient_bytes=8, optimizer_bytes=16)
+    known = {"gradient_bytes": {(0, 1): (8,)}, "optimizer_bytes": {(0, 1): (0,)}}
+    assert bool(list(costs._of_steps(order, bench, [known]))) is found
 
 
 @pytest.mark.usefixtures("in_process")

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from bench.audit.documented.rules import total_of
 from bench.audit.kept_files import read
 from bench.audit.repeated import stretches
+from bench.audit.repeated.compare import StepDifference
+from bench.audit.repeated.rows import redo_all
 from bench.results.audit_file import AuditReport
 from ddp.core.messages.events import Finished
 from ddp.core.settings.faults import parse
@@ -87,6 +89,29 @@ ONCE = 20
 
 LOSSY: dict[str, Any] = {"faults": (parse("2@5:raise"),), "restarts": 0, "deadline_s": 5.0}
 BF16: dict[str, Any] = {"step": StepSettings(precision="bf16")}
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize(("seen", "found"), [((1,), False), ((1, 2, 3, 4), True)])
+def test_a_state_differs_if_no_perturbation_explains_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: tuple[int, ...], found: bool
+) -> None:
+    """In a clean run of zero3, one of 42 samples crossed a ReLU's kink: the first perturbation had not moved it."""
+    seeds = list[int]()
+
+    def repeated(*given: Any, seed: int = 0, **more: Any) -> Any:
+        seeds.append(seed)
+        return redo_all(*given, **more, **({"seed": seed} if seed else {}))
+
+    def compared(*_: Any) -> tuple[list[StepDifference], float]:
+        return [StepDifference("weight", "1", "2", 3.0)] if seeds[-1] in seen else [], 3.0
+
+    monkeypatch.setattr(stretches, "redo_all", repeated)
+    monkeypatch.setattr(stretches, "identical", lambda *_: False)
+    monkeypatch.setattr(stretches, "states_apart", compared)
+    run = train_alone(tmp_path, partial(toy.task, lr=0.01, optimizer="Adam"), epochs=4)
+    assert bool(different(audited(*run, model="toy"))) is found
+    assert max(seeds) == (4 if found else 2)
 
 
 @pytest.mark.usefixtures("in_process")
