@@ -114,10 +114,8 @@ def job_of(play: Play, task: Callable[[], Task]) -> Job:
 def test_ranks_share_large_tensors_of_data_and_what_cannot_be_copied(play: Play) -> None:
     held = TensorSource(torch.rand(LARGE // 4, 1), torch.zeros(LARGE // 4, dtype=torch.uint8))
     assert held.tensors[1].nbytes < LARGE <= held.tensors[0].nbytes
-    large, small = zip(
-        *(own.train_data().tensors for own in tasks_of(play, lambda: replace(toy.task(), train_data=lambda: held))),  # type: ignore[attr-defined]
-        strict=True,
-    )
+    sets: list[Any] = [own.train_data() for own in tasks_of(play, lambda: replace(toy.task(), train_data=lambda: held))]
+    large, small = zip(*(each.tensors for each in sets), strict=True)
     assert large[0] is large[1]
     assert small[0] is not small[1]
     one, other = tasks_of(play, lambda: replace(toy.task(), loss=Annealed(), schedule=Locked()))

@@ -64,7 +64,7 @@ def _clamping(own_step: bool, parameters: list[nn.Parameter]) -> torch.optim.Opt
             parameter.data.clamp_(-0.2, 0.2)
 
     if own_step:
-        made.step = clamp  # type: ignore[assignment]
+        made.step = clamp  # type: ignore[assignment]  # as users' scripts do
     else:
         made.register_step_post_hook(clamp)
     return made

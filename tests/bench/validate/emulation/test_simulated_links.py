@@ -68,7 +68,8 @@ def judged(
     assert simulate(chosen, world, costs=costs, listen=listen, measured=measured, keep=False).status == "ok"
     known.ends.append(RunEnd(9.0, "ok", None, (), 0, 3.0))
     about: Any = {"engine": engine, "backend": backend, "policy": policy, "world_size": ranks, "scripted_faults": []}
-    return other_than_links(SimpleNamespace(**about), known, {"cluster": {"links": words}})  # type: ignore[arg-type]
+    metrics: Any = SimpleNamespace(**about)
+    return other_than_links(metrics, known, {"cluster": {"links": words}})
 
 
 def unshared(patch: Patch) -> None:
