@@ -91,6 +91,7 @@ def checkpointed(count: int, **settings: Any) -> str:
         (0, {"every": 2}, False),
         (0, {"spacing_s": 2.0}, False),
         (11, {"unit": "averages", "every": 5}, False),
+        (6, {"unit": "averages", "every": 5}, True),
         (1, {"unit": "averages", "every": 5}, True),
         (1, {"unit": "averages", "every": 40}, False),
     ],
