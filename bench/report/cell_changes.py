@@ -7,13 +7,12 @@ target than chance explains. Of other cells only the interval is known. Nothing 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from bench.report.measures.differences import MeanDifference, ratio
+from bench.report.measures.differences import MeanDifference, factor, ratio
 from bench.report.measures.time_to_target import all_reached, reach, targets
 from bench.report.sections.changes import Pair, common
 from bench.results.cells import Cell
@@ -89,6 +88,19 @@ class CellMove:
                 return sign
         return 0
 
+    @cached_property
+    def endings(self) -> int:
+        """-1: seeds fail or diverge where none did, all where some ended well, or more of them than chance explains; 1: the
+        same backwards; 0: neither. What was interrupted by hand is left out."""
+        sides = [[run.metrics.status for run in cell.counted] for cell in (self.pair.before, self.pair.now)]
+        ended = [[status for status in side if status != "killed"] for side in sides]
+        counts = [(len(side) - side.count("ok"), len(side)) for side in ended]
+        if not all(n for _, n in counts):
+            return 0
+        return next(
+            (sign for sign, (base, other) in ((-1, counts), (1, counts[::-1])) if _fails_more(*base, *other)), 0
+        )
+
     @property
     def losses(self) -> list[str]:
         """Names of the figures that an interval, or the status, shows to be worse."""
@@ -104,8 +116,7 @@ class CellMove:
         if self.pair.timed:
             turned |= {"samples/s": (self.speed, 1), "time to target": (self.time, -1)}
         names = [name for name, (move, way) in turned.items() if move and move.decided and sign * way * move.value > 0]
-        failed = [any(m.metrics.status != "ok" for m in cell.runs) for cell in (self.pair.before, self.pair.now)]
-        stated = {"status": failed[0] - failed[1], "target": self.arrivals}
+        stated = {"status": self.endings, "target": self.arrivals}
         return [*(name for name, change in stated.items() if sign * change > 0), *names]
 
     @property
@@ -123,6 +134,12 @@ class CellMove:
         return "same" if known or self.pair.same_bits else "open"
 
 
+def _fails_more(before: int, n_before: int, now: int, n: int) -> bool:
+    """Return whether more seeds fail now, of `n`, than before."""
+    known = 0 == before < now or (before < n_before and now == n)
+    return known or bool(excess(n_before, n)[before, now] < SURPRISE / 2)
+
+
 def moves(before: Side, now: Side) -> list[CellMove]:
     """Return the changes of the cells that both sides have: by trend, the worst first, then by speed."""
     cells = [CellMove(pair) for pair in common(before.cells, now.cells)]
@@ -131,4 +148,4 @@ def moves(before: Side, now: Side) -> list[CellMove]:
 
 def middle(values: Sequence[float]) -> float | None:
     """Return the geometric mean of ratios that are given as logarithms; None if there are none."""
-    return math.exp(sum(values) / len(values)) if values else None
+    return factor(sum(values) / len(values)) if values else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,9 +19,9 @@ from bench.report import html, markdown
 from bench.report.blocks import Block, Heading, LeadText, TableBlock, Text, Tile, Tiles, nonempty, plain
 from bench.report.cell_changes import CellMove, Side, Trend, middle, moves
 from bench.report.measures.compare import in_points
-from bench.report.measures.differences import MeanDifference
+from bench.report.measures.differences import MeanDifference, factor
 from bench.report.page import NONE, Page, listed, more, table
-from bench.report.page_one.plane import limits, ticks
+from bench.report.page_one.plane import clipped, limits, ticks
 from bench.report.sections import changes
 from bench.report.sections.changes import arrivals
 
@@ -77,7 +76,7 @@ def sentence(cells: Sequence[CellMove]) -> str:
     for trend, mark in (
         ("worse", "**Worse in {}**"),
         ("better", "**Better in {}**"),
-        ("otherwise", "**Trained with other epochs, batch size or learning rate in {}**"),
+        ("otherwise", "**Trained with other settings in {}**"),
     ):
         if kind := [move for move in cells if move.trend == trend]:
             named = [f"{plain(move.name)}{_words(move)}" for move in kind[:NAMED]]
@@ -109,7 +108,9 @@ def _words(move: CellMove) -> str:
         "samples/s": lambda: f"samples/s {_factor(move.speed)}",
         "time to target": lambda: f"time to target {_factor(move.time)}",
     }
-    return f" ({'; '.join(shown[name]() for name in names)})" if names else ""
+    words = [shown[name]() for name in names]
+    words += [f"other {listed([f'`{name}`' for name in move.pair.otherwise[:NAMED]])}"] if move.pair.otherwise else []
+    return f" ({'; '.join(words)})" if words else ""
 
 
 def tiles(cells: Sequence[CellMove]) -> tuple[Tile, ...]:
@@ -133,7 +134,7 @@ def _factors(label: str, moved: Sequence[MeanDifference | None], dim: bool) -> T
     mean = middle(known)
     if mean is None:
         return Tile(label, NONE, "not known of any cell")
-    low, high = math.exp(min(known)), math.exp(max(known))
+    low, high = factor(min(known)), factor(max(known))
     return Tile(
         label, f"{mean:.2f} ×", f"geometric mean of {plural(len(known), 'cell')}, from {low:.2f} to {high:.2f}", dim
     )
@@ -158,7 +159,7 @@ def _points(move: CellMove) -> str:
 
 
 def _factor(change: MeanDifference | None) -> str:
-    return _interval(change, lambda value: f"{math.exp(value):.2f} ×", " ×")
+    return _interval(change, lambda value: f"{factor(value):.2f} ×", " ×")
 
 
 def _interval(change: MeanDifference | None, show: Callable[[float], str], unit: str) -> str:
@@ -191,7 +192,7 @@ def _picture(page: Page, cells: Sequence[CellMove]) -> Block | None:
     for place, move in enumerate(reversed(drawn)):
         style = page.styles[move.pair.now.about.mode]
         _whisker(left, place, move.quality, style, lambda value: (100 if points else 1) * value)
-        _whisker(right, place, move.speed, style, math.exp)
+        _whisker(right, place, move.speed, style, lambda value: clipped(factor(value)))
     left.set_yticks(range(len(drawn)), [brief(move.name) for move in reversed(drawn)])
     left.set_ylim(-0.7, len(drawn) - 0.3)
     if not any(move.pair.now.about.final.higher_is_better for move in drawn):  # better is right

@@ -195,11 +195,11 @@ def cells(runs: Sequence[Run]) -> list[Cell]:
         m = run.metrics
         groups[Workload.of(run), m.mode, m.world_size, m.config_hash].append(run)
     firsts = {key: group[0] for key, group in groups.items()}
-    links = grouped(((key[0], _label(run.metrics)), _links(run)) for key, run in firsts.items())
+    links = grouped(((key[0], _label(run.metrics)), links_of(run)) for key, run in firsts.items())
     texts = {}
     for key, run in firsts.items():
         others = set(links[key[0], _label(run.metrics)])
-        texts[key] = _label(run.metrics, _links(run) if len(others) > 1 else "")
+        texts[key] = _label(run.metrics, links_of(run) if len(others) > 1 else "")
     labels = Counter((key[0], text) for key, text in texts.items())
     transports = Counter((key[0], texts[key], run.metrics.transport) for key, run in firsts.items())
     alike: dict[str, set[Workload]] = defaultdict(set)
@@ -249,7 +249,7 @@ def _label(m: Metrics, links: str = "") -> str:
     return f"{m.mode} ×{m.world_size}{speeds}{script}{links}{source}"
 
 
-def _links(run: Run) -> str:
+def links_of(run: Run) -> str:
     """Return the emulated links of a run as part of a label; empty: none."""
     words = group_of(run.config, "cluster").get("links")
     return f" over {', '.join(map(str, words))}" if isinstance(words, list) and words else ""

@@ -87,6 +87,14 @@ def ratio(base: Sequence[float | None], values: Sequence[float | None]) -> MeanD
     return difference(positive[0], positive[1], True)
 
 
+def factor(logarithm: float) -> float:
+    """Return the ratio with that logarithm; infinity if it is too large for a number."""
+    try:
+        return math.exp(logarithm)
+    except OverflowError:
+        return math.inf
+
+
 def qualities(page: Page, cells: list[Cell], own: bool = True) -> list[Quality]:
     """Return the quality of each cell of one workload but solo: the figures of its verdict, else the comparison with
     the solo runs. Leaves out cells that have neither. `own`: whether the figures may be against the cell's own baseline,

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from bench.base import special
-from bench.report.measures.differences import TAIL, MeanDifference
+from bench.report.measures.differences import TAIL, MeanDifference, factor
 from bench.validate.statistics.significance import LOOKS
 
 WIDEST = 4.0
@@ -31,8 +31,8 @@ class Interval:
         """Return the ratio of a difference of logarithms."""
         if logarithm is None:
             return None
-        low, high = (None if end is None else math.exp(end) for end in (logarithm.low, logarithm.high))
-        return Interval(math.exp(logarithm.value), low, high, logarithm.n, logarithm.n_base)
+        low, high = (None if end is None else factor(end) for end in (logarithm.low, logarithm.high))
+        return Interval(factor(logarithm.value), low, high, logarithm.n, logarithm.n_base)
 
     @property
     def wide(self) -> bool:

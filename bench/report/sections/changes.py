@@ -13,13 +13,13 @@ from bench.base import number_format
 from bench.base.number_format import plural
 from bench.report.blocks import Block, Heading, Text, nonempty, plain
 from bench.report.measures.compare import gap, in_points
-from bench.report.measures.differences import MeanDifference, difference, ratio
+from bench.report.measures.differences import MeanDifference, difference, factor, ratio
 from bench.report.measures.time_to_target import all_reached, reach
 from bench.report.measures.timing import Timing
-from bench.report.page import NONE, Page, bullets, table
-from bench.results.cells import Cell
+from bench.report.page import NONE, Page, bullets, listed, table
+from bench.results.cells import Cell, links_of
 from bench.results.schema import Metrics
-from bench.validate.baselines.fingerprint import one_machine
+from bench.validate.baselines.fingerprint import cell_config, flat, one_machine
 
 Value = Callable[[Metrics], float | None]
 SPEED, ARRIVAL = "samples/s", "samples to target"
@@ -28,6 +28,10 @@ RATIOS: dict[str, Value] = {
     ARRIVAL: lambda m: m.target.samples,
 }
 """Figures that are compared as a ratio -> the function that reads them."""
+
+
+BESIDE = ("audit", "timing", "code", "cluster.bind")
+"""Settings that change nothing of a training, or are what is measured."""
 
 
 @dataclass(frozen=True)
@@ -94,12 +98,20 @@ class Pair:
         before, now = ({(m.seed, m.params_sha256) for m in cell.ok} for cell in (self.before, self.now))
         return bool(before) and before == now and all(digest is not None for _, digest in before)
 
+    @cached_property
+    def otherwise(self) -> tuple[str, ...]:
+        """Names of the settings that differ, among those that both know; a change of the code is what is measured."""
+        if self.before.about.config_hash == self.now.about.config_hash:
+            return ()
+        before, now = (flat(cell_config(cell.runs[0].config)) for cell in (self.before, self.now))
+        known = [name for name in before if name in now and not {name, name.partition(".")[0]} & set(BESIDE)]
+        return tuple(name for name in known if before[name] != now[name])
+
     @property
     def retrained(self) -> bool:
-        """Whether the epochs, the batch, the learning rate or the limit on gradients differ; a change of the code is what
-        is measured."""
+        """Whether a setting differs, such as the epochs, the batch, the learning rate or the limit on gradients."""
         before, now = (cell.workload._replace(digests=()) for cell in (self.before, self.now))
-        return before != now
+        return before != now or bool(self.otherwise)
 
     @property
     def changed(self) -> bool:
@@ -178,7 +190,7 @@ def _configuration(cell: Cell) -> Hashable:
 
 def _kind(cell: Cell) -> Hashable:
     w, m = cell.workload, cell.about
-    devices = (m.world_size, tuple(m.emulated_speeds), tuple(m.scripted_faults))
+    devices = (m.world_size, tuple(m.emulated_speeds), tuple(m.scripted_faults), links_of(cell.runs[0]))
     return w.model, w.depth, w.data, w.recipe, w.metric, m.mode, devices
 
 
@@ -189,7 +201,9 @@ def _names(what: str, cells: list[Cell]) -> list[Block]:
 
 def _row(pair: Pair) -> dict[str, str]:
     status = pair.now.status if pair.before.status == pair.now.status else f"{pair.before.status} → {pair.now.status}"
-    course = f" ({pair.before.workload.course} → {pair.now.workload.course})" if pair.retrained else ""
+    courses = [side.workload.course for side in (pair.before, pair.now)]
+    course = f" ({' → '.join(courses)})" if courses[0] != courses[1] else ""
+    course = course or (f" (other {listed(pair.otherwise)})" if pair.otherwise else "")
     return {
         "cell": plain(f"{pair.now.name}{course}"),
         "status": plain(status),
@@ -212,7 +226,7 @@ def _mean(cell: Cell) -> str:
 
 
 def _factor(logarithm: float) -> str:
-    return f"{math.exp(logarithm):.3f}"
+    return f"{factor(logarithm):.3f}"
 
 
 def _shown(change: MeanDifference | None, show: Callable[[float], str]) -> str:
