@@ -98,8 +98,8 @@ def beyond(override: str) -> str | None:
 
 def nameless(override: str) -> str | None:
     """Return the error for an override of a group whose value is neither a member nor a list of members, or None."""
-    key, _, _ = override.partition("=")
-    if key not in GROUPS:
+    key, given, _ = override.partition("=")
+    if key not in GROUPS or not given:
         return None
     value = OverridesParser.create().parse_override(override).value()
     names = value.list if isinstance(value, ChoiceSweep) else value if isinstance(value, list) else [value]

@@ -82,6 +82,8 @@ class RaySettings:
 Settings = SlurmSettings | RaySettings
 LAUNCHERS: dict[str, type[Settings]] = {"slurm": SlurmSettings, "ray": RaySettings}
 FROM_NOTHING = ("gpus", "restarts")
+MOST = 1_000_000
+"""Largest number that a scheduler is asked for."""
 
 
 def _check(settings: Settings) -> None:
@@ -90,6 +92,8 @@ def _check(settings: Settings) -> None:
         value, least = getattr(settings, field.name), int(field.name not in FROM_NOTHING)
         if type(value) is int and value < least:
             raise ValueError(f"{WORD}.{field.name}={value} must be {least} or more")
+        if type(value) is int and value > MOST:
+            raise ValueError(f"{WORD}.{field.name} must be {MOST:,} or less")
     if settings.nodes == 1 and settings.ranks > 1:
         raise ValueError(
             f"{WORD}.ranks={settings.ranks} on one host, whose ranks are forked: set {WORD}.cpus and world_size"
@@ -130,7 +134,7 @@ def _converted(word: str, value: str, kind: type[Any]) -> Any:
             raise ValueError(f"{word} must be true or false")
         return value == "true"
     if kind is int and not (value.isascii() and value.isdecimal()):
-        raise ValueError(f"{word} must be a whole number")
+        raise ValueError(f"{word} must be a whole number, 0 or more")
     return kind(value)
 
 

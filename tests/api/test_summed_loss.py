@@ -18,6 +18,18 @@ def summed(model: nn.Module, batch: Any) -> Tensor:
     return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="sum")
 
 
+def partly(model: nn.Module, batch: Any) -> Tensor:
+    """As of a variational autoencoder: a mean, and a divergence that is a sum."""
+    outputs = model(batch[0])
+    return nn.functional.cross_entropy(outputs, batch[1]) + 0.1 * outputs.square().sum()
+
+
+def contrasting(model: nn.Module, batch: Any) -> Tensor:
+    """Grows with the number of samples, but not by as much with each."""
+    outputs = model(batch[0])
+    return nn.functional.cross_entropy(outputs @ outputs.T, torch.arange(len(outputs)))
+
+
 def failing(model: nn.Module, batch: Any) -> Tensor:
     raise RuntimeError("not here")
 
@@ -30,12 +42,14 @@ def leaving(model: nn.Module, batch: Any) -> Tensor:
     ("change", "is_sum"),
     [
         ({"train_step": summed}, True),
+        ({"train_step": partly}, True),
+        ({"train_step": contrasting}, False),
         ({}, False),
         ({"train_step": failing}, False),
         ({"train_step": leaving}, False),
         ({"model_factory": lambda: None}, False),
     ],
-    ids=["sum", "mean", "step fails", "step leaves", "factory fails"],
+    ids=["sum", "partly a sum", "contrast", "mean", "step fails", "step leaves", "factory fails"],
 )
 def test_a_loss_that_is_a_sum_is_told(make: Make, change: dict[str, Any], is_sum: bool) -> None:
     trainer, before = make(**change), torch.get_rng_state()

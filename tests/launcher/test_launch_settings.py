@@ -40,6 +40,8 @@ def test_settings_are_taken_and_other_words_stay() -> None:
         (["launch=slurm", "launch.cell=3"], "did you mean launch.cells"),
         (["launch=slurm", "launch.cells=0"], "must be 1 or more"),
         (["launch=slurm", "launch.cells=x"], "must be a whole number"),
+        (["launch=slurm", "launch.cells=-1"], "must be a whole number, 0 or more"),
+        (["launch=slurm", f"launch.minutes={10**22}"], "must be 1,000,000 or less"),
         (["launch=slurm", "launch.wait=1"], "must be true or false"),
         (["launch=ray", "launch.wait=false"], "no setting of launch=ray"),
         (["launch=ray", "launch.at_once=0"], "must be 1 or more"),
@@ -113,6 +115,8 @@ def test_what_lacks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UsageError, match="needs sbatch"):
         submitted.submit([], (), SlurmSettings())
+    monkeypatch.setattr(submitted, "compose", lambda *_, **__: None)
+    assert submitted.submit(["--cfg", "job"], (), SlurmSettings()) == 0, "it only shows its settings"
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UsageError, match="needs submitit: pip install"):
         submitted.submit([], (), SlurmSettings())

@@ -83,7 +83,7 @@ def recorded_task() -> Task:
 
 
 def test_a_loss_that_is_a_sum_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"a sum, and ranks weigh means.*return the mean"):
+    with pytest.raises(ValueError, match=r"a sum, or contains one, and ranks weigh means.*return the mean"):
         try_step(replace(toy.task(norm=True), loss=lambda *given: toy.evaluate(*given)[0]), 4, Loading())
 
 

@@ -38,7 +38,7 @@ from bench.config.compose import compose
 from bench.config.composed import typed
 from bench.config.config import Config
 from bench.config.config_checks import Machine
-from bench.config.flags import read
+from bench.config.flags import SHOWS, read
 from bench.config.launch_settings import LAUNCHERS, RaySettings, Settings, SlurmSettings
 from bench.config.spec import RunSpec
 from bench.config.user_parts import in_new_process
@@ -98,11 +98,15 @@ def submit(arguments: list[str], verbs: tuple[str, ...], settings: Settings) -> 
     """Submit the unfinished cells of a sweep; return the gravest exit code of the cells that the command waits for.
     Raise UsageError."""
     scheduler = module("ray" if isinstance(settings, RaySettings) else "slurm")
-    scheduler.demand()
+    shows = bool(SHOWS & {word.partition("=")[0] for word in arguments})
+    if not shows:
+        scheduler.demand()
     planned = Points(settings=settings, presets=_presets(arguments))
     compose(arguments, verbs, planned.job, planned.left_out.append, planning=True)
     if planned.impossible:
         raise UsageError(planned.impossible[0])
+    if shows:
+        return Exit.OK
     each = zip(planned.specs, planned.points, planned.done, strict=True)
     undone = {str(place(*spec.key).absolute()): point for spec, point, done in each if not done}
     waiting = {name: folder for output in {spec.output for spec in planned.specs} for name, folder in under_way(output)}

@@ -251,16 +251,20 @@ def _refuse_narrow(named: Iterable[tuple[str, Tensor]]) -> None:
 
 def _refuse_shared(named: Iterable[tuple[str, nn.Parameter]], buffers: Iterable[tuple[str, Tensor]]) -> None:
     """Raise ValueError for a parameter that shares memory with another tensor: flattening would separate the two."""
-    owners: dict[int, tuple[str, Tensor]] = {}
-    for name, tensor in (*named, *buffers):
-        if not tensor.numel() or not (place := tensor.data_ptr()):  # meta tensors have no memory either
-            continue
-        first, owner = owners.setdefault(place, (name, tensor))
-        if owner is not tensor and isinstance(owner, nn.Parameter):
-            raise ValueError(
-                f"{first} and {name} share memory without being one parameter, and would be trained apart: tie them by "
-                "assigning the parameter itself (b.weight = a.weight), or give each its own (clone)"
-            )
+    spans = [(each.data_ptr(), name, each) for name, each in (*named, *buffers) if each.numel()]
+    last = {True: (0, "", torch.empty(0)), False: (0, "", torch.empty(0))}
+    """End, name and tensor that ends last so far, of the parameters and of the buffers."""
+    for start, name, tensor in sorted(spans, key=lambda span: span[0]):
+        own = isinstance(tensor, nn.Parameter)
+        for end, first, other in (last[True], last[False])[: 1 + own]:
+            if start < end and other is not tensor:  # meta tensors start at 0
+                raise ValueError(
+                    f"{first} and {name} share memory without being one parameter, and would be trained apart: tie them "
+                    "by assigning the parameter itself (b.weight = a.weight), or give each its own (clone)"
+                )
+        extent = 1 + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+        size = tensor.nbytes if extent == tensor.numel() else 1  # others may lie in the gaps of a view
+        last[own] = max(last[own], (start and start + size, name, tensor), key=lambda span: span[0])
 
 
 def _form(tensor: Tensor) -> str:

@@ -57,6 +57,7 @@ TYPOS = [
     ("a;b=1", "see --cfg job for the keys there are"),
     ("reprot runs", "did you mean report"),
     ("wat", "neither a command nor key=value"),
+    ("model", "neither a command nor key=value; did you mean model="),
     ("--cgf job", "did you mean '--cfg'"),
     ("--cfg jbo", "invalid choice"),
     ("-m --cfg job", "only one of"),

@@ -79,6 +79,9 @@ def test_parameters_that_share_memory_are_refused_unless_they_are_one() -> None:
     for name, part in zip(("left", "right"), torch.rand(2, 4).chunk(2, dim=1), strict=True):
         model.register_parameter(name, nn.Parameter(part))  # one storage, no element of both
     FlatState(model)
+    model.register_buffer("rest", model[1].bias.data[1:])
+    with pytest.raises(ValueError, match=r"1\.bias and rest share memory"):
+        FlatState(model)
 
 
 def test_a_buffer_that_was_given_other_memory_is_taken_back() -> None:
