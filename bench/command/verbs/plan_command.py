@@ -30,12 +30,15 @@ from bench.config.objective import check as check_objective
 from bench.config.spec import RunSpec
 from bench.config.user_parts import settled
 from bench.loggers import chosen
+from bench.models import load
 from bench.results.runfolder import find_runs, finished
 from bench.results.schema import Metrics
 
 USUAL_S = {"quick": 20.0}
 """Recipe -> assumed seconds of a run, if no run is recorded to estimate from."""
 OTHERWISE_S = 600.0
+LEAST = 0.25
+"""Fraction of these seconds that a run takes however few epochs it has."""
 
 
 @dataclass(frozen=True)
@@ -160,13 +163,14 @@ def _time(seconds: float) -> str:
 
 def estimate(spec: RunSpec, history: Sequence[Metrics]) -> Estimate:
     """Estimate one run from the recorded runs most like it: their start-up time, and their training time scaled to its
-    epochs."""
+    epochs; without such runs, by the epochs of its recipe."""
     ok = [m for m in history if m.status == "ok" and m.epochs_planned and not m.resumed]
     for source, fields in SOURCES.items():
         known = [m for m in ok if all(getattr(m, name) == getattr(spec, name) for name in fields)]
         if known:
             return Estimate(fmean(_scaled(m, spec) for m in known), f"{source}, {plural(len(known), 'run')}")
-    return Estimate(USUAL_S.get(spec.recipe, OTHERWISE_S), "a usual run")
+    usual = load(spec.model).recipes[spec.recipe].epochs
+    return Estimate(USUAL_S.get(spec.recipe, OTHERWISE_S) * max(spec.epochs / usual, LEAST), "a usual run")
 
 
 def _scaled(m: Metrics, spec: RunSpec) -> float:

@@ -188,7 +188,9 @@ def test_a_plan_trains_nothing_and_knows_what_is_there(
 ) -> None:
     assert bench("plan", "-m", *SOLO, "seed=0,1,2") == 0
     said = capsys.readouterr().out
-    assert "planned: 3 runs of 1 cell, 0 finished, 3 to train: about 60 s" in said
+    assert "planned: 3 runs of 1 cell, 0 finished, 3 to train: about 30 s" in said, (
+        "half as many epochs as the recipe has"
+    )
     assert not Path("runs").exists()
     quiet("-m", *SOLO, "seed=0,1")
     capsys.readouterr()
@@ -213,6 +215,7 @@ def test_estimates_take_the_best_that_is_known() -> None:
     run = make_metrics(spec)
     other = run.model_copy(update={"config_hash": "other", "mode": "solo"})
     assert estimate(spec, []).source == "a usual run"
+    assert estimate(replace(spec, epochs=3000), []).seconds > 1000, "it was as long as one of 3 epochs"
     assert estimate(spec, [run.model_copy(update={"status": "failed"})]).source == "a usual run"
     assert estimate(spec, [other]).source == "this model, 1 run"
     found = estimate(spec, [other, run])
