@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bench.results.cells import Cell
+from bench.results.cells import Cell, Sample
 from bench.results.schema import Metrics
 from bench.validate.checks.speed import disturbed
 
@@ -38,3 +38,8 @@ class Timing:
     def speeds(self) -> list[float | None]:
         """Samples per second of the runs that finished."""
         return [m.throughput.samples_per_s for m in self.runs if m.status == "ok"]
+
+    @property
+    def speed(self) -> Sample:
+        """Samples per second over these runs."""
+        return Sample.of(self.speeds)

@@ -11,6 +11,7 @@ from bench.report.blocks import Beside, Block, Facts, Heading, LeadText, SmallTe
 from bench.report.glossary import paragraph
 from bench.report.measures.compare import in_points
 from bench.report.measures.intervals import Interval
+from bench.report.measures.timing import Timing
 from bench.report.page import NONE, Page, listed, more, number
 from bench.report.page_one import single_cell
 from bench.report.page_one.answer import Answer, Kind, Option, answer
@@ -160,7 +161,7 @@ def row(
         SOONER: arrival(option),
         RATIOS[0]: times(option),
         RATIOS[1]: share(option),
-        SPEED: number(option.cell.speed.mean),
+        SPEED: number(Timing.of(option.cell).speed.mean),
         f"{plain(option.cell.about.final.eval_metric)} − {compared(among)}": difference(option),
         "seeds": str(len(option.cell.one_each)),
     }

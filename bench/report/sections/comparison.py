@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bench.report.blocks import Block, Text, plain
 from bench.report.measures.compare import Rival, gap, in_points, legend, mean_share, rivals, wires
+from bench.report.measures.timing import Timing
 from bench.report.page import CellGroup, Page, count, levels, number, percent, speeds, table, times
 
 INTRO = (
@@ -42,7 +43,7 @@ def _row(rival: Rival) -> dict[str, str]:
         "gap to solo": gap(rival.behind, metric, final.higher_is_better, points)
         if cell is not rival.solo
         else "reference",
-        "samples/s": speeds(cell.speed),
+        "samples/s": speeds(Timing.of(cell).speed),
         "× solo": times(rival.speedup),
         "vs alone": percent(rival.efficiency),
         "steady": percent(rival.steady, 1),

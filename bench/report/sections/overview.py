@@ -14,6 +14,7 @@ from bench.report.blocks import Block, Bullets, Heading, Text, nonempty, plain
 from bench.report.measures.compare import Rival, gap, in_points, rivals
 from bench.report.measures.differences import Quality, qualities
 from bench.report.measures.time_to_target import reach
+from bench.report.measures.timing import Timing
 from bench.report.page import Page, listed, more, number
 from bench.report.sections.environment import crowding
 from bench.results.cells import Cell, solo_of
@@ -102,7 +103,7 @@ def _worth(page: Page, cells: list[Cell]) -> str:
         best = max(emulated, key=lambda r: _speedup(r) / r.ideal)
         parts.append(
             f"of emulated unequal devices, {plain(best.cell.label)} makes most: {_speedup(best):.2f} times, "
-            f"ideal is {best.ideal:g} (n={best.cell.speed.n})"
+            f"ideal is {best.ideal:g} (n={Timing.of(best.cell).speed.n})"
         )
     return ". ".join(part[0].upper() + part[1:] for part in parts) + "." if parts else ""
 
@@ -110,9 +111,10 @@ def _worth(page: Page, cells: list[Cell]) -> str:
 def _fastest(page: Page, size: int, group: list[Rival]) -> str:
     least, best = group[0], group[-1]
     text = f"{size} ranks make {_speedup(best):.2f} times solo's samples/s with {plain(best.cell.label)} "
-    text += f"(n={best.cell.speed.n}), {_speedup(best) / size:.0%} of the ideal"
+    text += f"(n={Timing.of(best.cell).speed.n}), {_speedup(best) / size:.0%} of the ideal"
     if least is not best:
-        text += f"; the least is {_speedup(least):.2f} times, with {plain(least.cell.label)} (n={least.cell.speed.n})"
+        seeds = Timing.of(least.cell).speed.n
+        text += f"; the least is {_speedup(least):.2f} times, with {plain(least.cell.label)} (n={seeds})"
     cores = page.cores(best.cell)
     text += f"; they are more than the {cores} cores" if cores is not None and cores < size else ""
     arrives = (_speedup(best) - 1) / (size - 1)

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 
 from bench.report.blocks import Picture
 from bench.report.measures.compare import Rival
+from bench.report.measures.timing import Timing
 from bench.report.page import SERIES, Page, percent, speeds, times
 from bench.report.page_one.scaling_series import dashes, reachable, spanned, way_of
 
@@ -41,9 +42,10 @@ class SpeedupPoint:
         cell, solo, value = rival.cell, rival.solo, rival.speedup
         if value is None or solo is None:
             return None
-        known = [(s.sd / s.mean) ** 2 for s in (cell.speed, solo.speed) if s.sd is not None and s.mean]
+        speeds_of = [Timing.of(side).speed for side in (cell, solo)]
+        known = [(s.sd / s.mean) ** 2 for s in speeds_of if s.sd is not None and s.mean]
         spread = value * sum(known) ** 0.5 if len(known) == 2 and cell is not solo else None
-        return SpeedupPoint(cell.about.mode, way_of(cell), cell.about.world_size, cell.speed.n, value, spread)
+        return SpeedupPoint(cell.about.mode, way_of(cell), cell.about.world_size, speeds_of[0].n, value, spread)
 
 
 def serial_fraction(speedup: float | None, ranks: float) -> float | None:
@@ -57,10 +59,10 @@ def serial_fraction(speedup: float | None, ranks: float) -> float | None:
 def columns(rival: Rival, heading: str, bound: float, **beside: str) -> dict[str, str]:
     """Return the columns that the tables of weak and strong scaling share. `bound`: the ideal speed-up. `beside`:
     further columns, placed after the speed-up."""
-    speedup = rival.speedup
+    speedup, speed = rival.speedup, Timing.of(rival.cell).speed
     return {
-        "n": str(rival.cell.speed.n),
-        "samples/s": speeds(rival.cell.speed),
+        "n": str(speed.n),
+        "samples/s": speeds(speed),
         heading: times(speedup),
         **beside,
         "speed-up / ideal": percent(None if speedup is None else speedup / bound),

@@ -18,6 +18,7 @@ from bench.report import markdown
 from bench.report.blocks import Beside, Block, Facts, LeadText, SmallText, Tiles, Verdicts
 from bench.report.glossary import glossary
 from bench.report.measures import losses
+from bench.report.measures.compare import rivals
 from bench.report.measures.intervals import MOST_SEEDS, WIDEST, Interval, seeds_to_decide, seeds_to_measure
 from bench.report.page import Page
 from bench.report.page_one.answer import Answer, Option, answer
@@ -29,6 +30,7 @@ from bench.report.page_one.tiles import tiles
 from bench.report.page_one.words import QUALITY, reason
 from bench.report.sections import commands
 from bench.report.sections.answer import SOONER, row, section
+from bench.report.sections.speedup import columns
 from bench.results.rerun_command import command
 from bench.validate.verdicts.verdict import Name
 from ddp.engine.modes import modes
@@ -127,6 +129,8 @@ def test_times_are_of_undisturbed_seeds_where_there_are_two(tmp_path: Path) -> N
     sure = dict(facts(trained, found))["How sure is that?"]
     assert "3 seeds of it, 3 of one device. Times are of 2 and 3 of them." in sure
     assert "1 of 6 runs" in sure
+    (rival,) = (each for each in rivals(shown.cells) if not each.cell.is_solo)
+    assert columns(rival, "speed-up", 1.0)["n"] == "2", "as of the speed-up beside it"
 
 
 def test_one_device_is_counted_nowhere_among_the_ways(tmp_path: Path) -> None:
