@@ -13,7 +13,8 @@ import importlib.util
 import sys
 import sysconfig
 from argparse import Namespace
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
@@ -38,6 +39,8 @@ NAMED = ("ddp", "bench", "torch", "numpy")
 """Packages that count by name alone: the harness, and packages whose version every result records."""
 SETTINGS = (Namespace, SimpleNamespace, DictConfig)
 """Types of settings objects: only the attributes that code reads count."""
+CHANGING = (int, float, str, list, dict, set, deque)
+"""Types of variables that steps keep their own books in."""
 DRAWN = 16
 """Samples hashed of a data set that has no tensors."""
 
@@ -45,7 +48,11 @@ DRAWN = 16
 class TaskDigest:
     """Collects and hashes everything that values reach. One instance covers all parts of a task."""
 
-    def __init__(self) -> None:
+    def __init__(self, moving: Collection[str] = ()) -> None:
+        """`moving`: variables that count by name alone, as training changes them, such as a list of losses."""
+        self.moving = moving
+        self.variables: dict[str, str] = {}
+        """Digest of each variable with a number, text or collection."""
         self._files: dict[str, str] = {}
         self._packages: dict[str, str] = {"python": ".".join(map(str, sys.version_info[:2]))}
 
@@ -57,7 +64,11 @@ class TaskDigest:
 
     def of(self, values: Iterable[Any]) -> str:
         """Return the sha256 of everything that `values` reach."""
-        return _Walk(self).digest(values)
+        return _Walk(self, self.variables).digest(values)
+
+    def moved(self, before: TaskDigest) -> list[str]:
+        """Return the variables that have another value than `before`."""
+        return [name for name, value in self.variables.items() if before.variables.get(name) != value]
 
     def depend(self, name: str | None) -> bool:
         """Note that the module of that name was reached; return whether it is the user's own."""
@@ -114,8 +125,8 @@ def _version(package: str) -> str:
 class _Walk:
     """One hash over everything that values reach, each object counted once."""
 
-    def __init__(self, task: TaskDigest) -> None:
-        self._task, self._hash = task, sha256()
+    def __init__(self, task: TaskDigest, variables: dict[str, str] | None = None) -> None:
+        self._task, self._hash, self._variables = task, sha256(), variables
         self._seen: dict[int, int] = {}
         self._kept: list[Any] = []  # a number is an object's only as long as there is the object
 
@@ -191,21 +202,26 @@ class _Walk:
         self._all((function.__defaults__, function.__kwdefaults__))
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             try:
-                self._variable(code, name, cell.cell_contents)
+                self._variable(function, name, cell.cell_contents)
             except ValueError:  # empty as yet
                 self._say("empty")
         for name in sorted(set(loaded(code))):
             if name in function.__globals__:
                 self._say("global", name)
-                self._variable(code, name, function.__globals__[name])
+                self._variable(function, name, function.__globals__[name])
         package = function.__globals__.get("__package__") or ""
         for name in sorted(set(imported(code, package))):
             self._task.import_later(name)
 
-    def _variable(self, code: CodeType, name: str, value: Any) -> None:
-        """Hash a variable that code reads; of a settings object, such as argparse's, only the attributes that it
+    def _variable(self, function: FunctionType, name: str, value: Any) -> None:
+        """Hash a variable that a function reads; of a settings object, such as argparse's, only the attributes that it
         reads."""
-        read = attributes_read(code, name) if isinstance(value, SETTINGS) else None
+        key = f"{function.__module__}.{function.__qualname__}: {name}"
+        if key in self._task.moving:
+            return
+        if self._variables is not None and isinstance(value, CHANGING):
+            self._variables[key] = _Walk(self._task).digest([value])
+        read = attributes_read(function.__code__, name) if isinstance(value, SETTINGS) else None
         if read is None:
             self._walk(value)
             return

@@ -70,11 +70,13 @@ def recorder(order: RecordOrder) -> ScriptRecorder:
 def script_plan(order: RecordOrder, output: str) -> ScriptPlan:
     """Return the plan of a script's run with its folder in `output`. Raise ValueError."""
     job, recording, parts = order.job, order.recording, order.parts
+    own = [getattr(parts, part.name) for part in fields(parts) if part.name not in ("dataset", "eval_dataset")]
+    before, after = TaskDigest(), TaskDigest()
+    before.of(own)
     lr, graph, summed = _sketch(parts, recording.metric)
-    digest = TaskDigest()
-    code = digest.of(
-        getattr(parts, part.name) for part in fields(parts) if part.name not in ("dataset", "eval_dataset")
-    )
+    after.of(own)
+    digest = TaskDigest(moving=after.moved(before))
+    code = digest.of(own)
     sources = [
         collated(source, parts.collate_fn) if isinstance(source, MapSource) else source
         for source in (parts.dataset, parts.eval_dataset)

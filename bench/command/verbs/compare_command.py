@@ -15,7 +15,7 @@ from bench.report.cell_changes import Side
 from bench.report.two_sides import write_comparison
 from bench.results.cells import cells
 from bench.results.runfolder import Run
-from bench.validate.evidence.consistency import sound
+from bench.validate.evidence.consistency import intact, sound
 
 LEAST = 4
 """Least digits of an abbreviated commit."""
@@ -71,7 +71,7 @@ def _origin(name: str, runs: Sequence[Run]) -> Side:
 
 def _some(path: Path) -> Sequence[Run]:
     read, problems = some_runs(path)
-    runs, unsound = sound(read)
+    runs, unsound = sound(read, intact)
     for problem in (*problems, *(text for _, text in unsound)):
         print(f"bench: left out: {problem}", file=sys.stderr)
     if not runs:

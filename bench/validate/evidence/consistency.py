@@ -76,6 +76,13 @@ def consistent(run: Run) -> None:
         _check_digest(run, run.metrics.record, read_object(run.path / METRICS))
 
 
+def intact(run: Run) -> None:
+    """Raise ValueError as `consistent` does, or if the records are not those that the result was computed from."""
+    consistent(run)
+    if run.metrics.record is not None and there(run.path / EVENTS):
+        _check_records(run, run.metrics.record)
+
+
 def legible(run: Run) -> None:
     """Raise ValueError if the checks cannot rely on the folder: `consistent`, readable records, and a result that
     follows from them."""
@@ -185,10 +192,15 @@ def _check_digest(run: Run, seal: RecordSeal, body: dict[str, Any]) -> None:
     if seal.result == digest(body):
         return
     if there(run.path / EVENTS):
-        named = seal.model_dump(exclude={"result"})
-        for field, recorded, actual in differences(named, seal_of(run.path / EVENTS)._asdict(), "record"):
-            raise ValueError(f"{run.path / METRICS}: {field} is {recorded}, but {EVENTS} has {actual}")
+        _check_records(run, seal)
     raise ValueError(f"{run.path / METRICS}: record.result is not the digest of its content: one of them was changed")
+
+
+def _check_records(run: Run, seal: RecordSeal) -> None:
+    """Raise ValueError if the records have another digest than the seal says."""
+    named = seal.model_dump(exclude={"result"})
+    for field, recorded, actual in differences(named, seal_of(run.path / EVENTS)._asdict(), "record"):
+        raise ValueError(f"{run.path / METRICS}: {field} is {recorded}, but {EVENTS} has {actual}")
 
 
 def _shown(value: object) -> str:

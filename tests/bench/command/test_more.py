@@ -35,11 +35,11 @@ def test_more_trains_the_seeds_that_a_decision_lacks(tmp_path: Path, library: Pa
     verdicts = judge([run.path], library).verdicts
     assert in_words(verdicts) == ["no check failed; 1 seed cannot decide yet, 2 more can"]
     assert what_next(verdicts, run.path) == [("next", f"python -m bench more {run.path}")]
-    (command,) = lacking(runs, library)
+    ((command,), _) = lacking(runs, library)
     assert " seed=1,2" in command
-    assert lacking(run.path, library) == [command]
+    assert lacking(run.path, library) == ([command], [])
     cell(runs, "nccl_sync", (0.91, 0.911, 0.912))
-    assert lacking(runs, library) == []
+    assert lacking(runs, library) == ([], [])
 
 
 def test_what_no_seed_decides_is_named() -> None:
@@ -93,5 +93,20 @@ def test_more_makes_a_baseline_where_the_one_that_is_there_is_not_comparable(tmp
     m = make_metrics(spec)
     write_run(tmp_path / "runs", spec, m.model_copy(update={"env": m.env | {"torch": "1.0"}}))
     assert {("REFUSED", "baseline")} <= {(v.name, v.check) for v in judge([tmp_path / "runs"], library).verdicts}
-    (command,) = lacking(tmp_path / "runs", library)
+    ((command,), refused) = lacking(tmp_path / "runs", library)
+    assert not refused
     assert " mode=solo " in command
+
+
+def test_more_does_not_say_that_all_is_well_of_what_cannot_be_read(
+    bench: Bench, capsys: Capture, tmp_path: Path, library: Path
+) -> None:
+    runs = cell(tmp_path / "runs", "nccl_sync", (0.91,))
+    (run,) = find_runs(runs)[0]
+    (run.path / "metrics.json").write_text("{")
+    for place in (runs, run.path):
+        capsys.readouterr()
+        assert bench("more", str(place), "--baseline", str(library)) == Exit.REFUSED
+        said = capsys.readouterr().out
+        assert "not JSON" in said
+        assert "nothing is lacking" not in said

@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from bench.command.verbs.compare_command import side
 from bench.report.cell_changes import CellMove, moves
 from bench.report.two_sides import row, sentence, write_comparison
+from bench.results.chain import seal_of
+from bench.results.recompute import digest
 from tests.bench.report.test_compare import origin
 from tests.bench.streams import make_metrics, make_spec, write_run
 
@@ -75,3 +78,19 @@ def test_speeds_far_apart_have_a_ratio(tmp_path: Path) -> None:
     sides = origin(tmp_path / "old"), origin(tmp_path / "new")
     write_comparison(*sides, tmp_path / "out")
     assert "inf" in row(moves(*sides)[0])["samples/s"]
+
+
+def test_a_run_whose_records_were_cut_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It was called identical, bit for bit."""
+    for seed in (0, 1):
+        path = write_run(tmp_path, make_spec(seed=seed))
+        if seed:
+            events = path / "events.jsonl"
+            body = json.loads((path / "metrics.json").read_text())
+            body["record"] = seal_of(events)._asdict()
+            body["record"]["result"] = digest(body)
+            (path / "metrics.json").write_text(json.dumps(body))
+            assert len(side(str(tmp_path), tmp_path).cells[0].runs) == 2
+            events.write_bytes(events.read_bytes()[:-200])
+    assert len(side(str(tmp_path), tmp_path).cells[0].runs) == 1
+    assert "has" in capsys.readouterr().err

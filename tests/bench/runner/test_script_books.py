@@ -1,0 +1,33 @@
+"""Scripts that keep books: what a step changes is no part of the task."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.runner.digests import TaskDigest
+from tests.bench.runner.test_digests import objects
+
+BOOKS = """
+history, limits, count = [], [3], 0
+
+def step():
+    global count
+    count += limits[0]
+    history.append(count)
+"""
+
+
+def test_what_steps_keep_books_in_counts_by_name_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list of losses put each seed of a script into a cell of its own."""
+    codes = []
+    for script, earlier in ((BOOKS, 0), (BOOKS, 4), (BOOKS.replace("[3]", "[5]"), 0)):
+        names = objects(monkeypatch, script)
+        for _ in range(earlier):
+            names["step"]()
+        before, after = TaskDigest(), TaskDigest()
+        before.of([names["step"]])
+        names["step"]()
+        after.of([names["step"]])
+        assert [name.rpartition(" ")[2] for name in after.moved(before)] == ["count", "history"]
+        codes.append(TaskDigest(moving=after.moved(before)).of([names["step"]]))
+    assert codes[0] == codes[1] != codes[2]
