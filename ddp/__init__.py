@@ -15,6 +15,8 @@ is imported when it is first used.
 from __future__ import annotations
 
 import importlib
+import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -45,6 +47,11 @@ if TYPE_CHECKING:
     from ddp.replica.optim.lr_schedule import LRSchedule
     from ddp.replica.scalars import record_scalar
     from ddp.trainer import CheckpointInfo, EpochMetrics, RunHandle, TrainedState, Trainer
+
+STARTED_IN = ""
+"""Working folder when this was imported; empty: it was removed. A script may change to another later."""
+with suppress(FileNotFoundError):
+    STARTED_IN = os.getcwd()
 
 __all__ = [
     "Aborted",

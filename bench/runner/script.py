@@ -31,6 +31,7 @@ from bench.results.audit_file import UNAUDITED
 from bench.runner.digests import TaskDigest, data_digest
 from bench.runner.launch import launch
 from bench.runner.script_again import again_order, audit_here, prove_here
+from ddp import STARTED_IN
 from ddp.data.dataset import MapSource, collated
 from ddp.data.fingerprint import undisturbed
 from ddp.data.source import TensorSource
@@ -168,7 +169,7 @@ def script() -> Script:
     here = Script(
         None,
         arguments=tuple(sys.argv[1:]),
-        folder=str(Path.cwd()),
+        folder=STARTED_IN,
         processes=place.world_size,
         hosts=place.nodes,
     )
@@ -177,7 +178,9 @@ def script() -> Script:
     path = Path(file).resolve()
     spec = getattr(main, "__spec__", None)
     module = None if spec is None else str(spec.name)
-    folders = [str(Path(name).resolve()) for name in os.environ.get("PYTHONPATH", "").split(os.pathsep) if name]
+    folders = [
+        str(Path(STARTED_IN, name).resolve()) for name in os.environ.get("PYTHONPATH", "").split(os.pathsep) if name
+    ]
     paths = tuple(name for name in folders if name != str(ROOT))
     sha = sha256(path.read_bytes()).hexdigest()
     return replace(here, path=str(path), sha256=sha, module=module, pythonpath=paths)

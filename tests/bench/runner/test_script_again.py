@@ -37,6 +37,7 @@ def start(words: list[str], folder: str | Path, variables: Mapping[str, str]) ->
     """Run a script in this process, in place of one of its own; its exit code."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        patch.setattr("bench.runner.script.STARTED_IN", str(folder))
         patch.setattr(sys, "argv", words[1:])
         for name, value in variables.items():
             patch.setenv(name, value)
@@ -193,14 +194,17 @@ def test_processes_of_a_launcher_are_started_again(processes: int, hosts: int, m
 
 PACKAGE = """
 import sys
+import os
 from helper import SEED
+os.makedirs("elsewhere")
+os.chdir("elsewhere")
 from tests.bench.runner.scripts import trainer
-trainer("runs", audit=False, mode="solo", world_size=None, seed=SEED).run().join()
+trainer("../runs", audit=False, mode="solo", world_size=None, seed=SEED).run().join()
 """
 
 
 def test_what_pythonpath_named_is_found_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Also where the shell that runs it again knows nothing of it."""
+    """Also where the shell that runs it again knows nothing of it, and the script went elsewhere."""
     for name in ("lib", "here"):
         (tmp_path / name).mkdir()
     (tmp_path / "lib/helper.py").write_text("SEED = 7\n")
