@@ -30,7 +30,8 @@ RATIOS: dict[str, Value] = {
 """Figures that are compared as a ratio -> the function that reads them."""
 
 
-BESIDE = ("audit", "timing", "code", "cluster.bind")
+OWN = ("training.code", "training.data", "training.dependencies")
+BESIDE = ("audit", "timing", "code", "cluster.bind", *OWN)
 """Settings that change nothing of a training, or are what is measured."""
 
 
