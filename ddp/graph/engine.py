@@ -127,11 +127,11 @@ class _Engine:
         begun = -1
         while self._seen < self._job.epochs * self._samples:
             epoch, position = divmod(self._seen, self._samples)
-            if epoch != begun:
-                begun = epoch
+            for each in range(begun + 1, epoch + 1):
                 # One after the other, because epoch callbacks of CPU replicas share torch's default generator. Their
-                # draws do not affect the model's.
-                self._in_turn.run([partial(loop.begin, epoch, self._seen) for loop in self._loops])
+                # draws do not affect the model's. Epoch by epoch, as what they change may be common to all replicas.
+                self._in_turn.run([partial(loop.begin, each, self._seen) for loop in self._loops])
+            begun = epoch
             self._seen += self._window(epoch, position)
             if self._seen % self._samples == 0:
                 self._evaluate(epoch)
