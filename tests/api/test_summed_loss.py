@@ -19,7 +19,7 @@ def summed(model: nn.Module, batch: Any) -> Tensor:
 
 
 def partly(model: nn.Module, batch: Any) -> Tensor:
-    """As of a variational autoencoder: a mean, and a divergence that is a sum."""
+    """Return a loss as of a variational autoencoder: a mean, and a divergence that is a sum."""
     outputs = model(batch[0])
     return nn.functional.cross_entropy(outputs, batch[1]) + 0.1 * outputs.square().sum()
 

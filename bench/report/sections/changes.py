@@ -110,7 +110,7 @@ class Pair:
 
     @property
     def retrained(self) -> bool:
-        """Whether a setting differs, such as the epochs, the batch, the learning rate or the limit on gradients."""
+        """Return whether a setting differs, such as the epochs, the batch, the learning rate or the limit on gradients."""
         before, now = (cell.workload._replace(digests=()) for cell in (self.before, self.now))
         return before != now or bool(self.otherwise)
 

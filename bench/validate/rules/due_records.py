@@ -31,8 +31,7 @@ SURE = 0.9
 CLOCK_S = 0.2
 """Seconds by which times of orders may be off."""
 SPARE = 10
-"""One in so many checkpoints, at least one, may be missing: an average counts when it is ordered, but is seen when it
-ends."""
+"""Number of due checkpoints of which one may be missing: an average counts when it is ordered, but is seen when it ends."""
 LATER = 1.25
 """Factor, on top of a second, by which the time between checkpoints may exceed the setting: only the next event ends
 it."""

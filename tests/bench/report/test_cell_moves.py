@@ -19,7 +19,7 @@ from tests.bench.streams import make_metrics, make_spec, write_run
 
 
 def pair_of(root: Path, *sides: list[str] | dict[str, Any]) -> CellMove:
-    """A cell on both sides: the status of each seed, or configurations that differ."""
+    """Return the move of a cell, given on both sides: the status of each seed, or configurations that differ."""
     for name, given in zip(("old", "new"), sides, strict=True):
         config = given if isinstance(given, dict) else {}
         for seed, status in enumerate(["ok"] * 3 if isinstance(given, dict) else given):

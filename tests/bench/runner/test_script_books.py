@@ -18,7 +18,7 @@ def step():
 
 
 def test_what_steps_keep_books_in_counts_by_name_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A list of losses put each seed of a script into a cell of its own."""
+    """Keep the seeds of a script that lists its losses in one cell: each was in one of its own."""
     codes = []
     for script, earlier in ((BOOKS, 0), (BOOKS, 4), (BOOKS.replace("[3]", "[5]"), 0)):
         names = objects(monkeypatch, script)
