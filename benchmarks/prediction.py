@@ -38,7 +38,7 @@ from bench.command.cli import dispatch
 from bench.command.verbs.predict_command import calibrated_run, span
 from bench.predict.cells import Prediction, predict
 from bench.predict.evidence import CalibratedCell, own_cell
-from bench.predict.play import PredictedCell
+from bench.predict.predicted_cell import PredictedCell
 from bench.results.runfolder import Run, find_runs, read_records
 from benchmarks import frame
 from ddp.core.messages.events import Failed

@@ -88,7 +88,7 @@ def _trace(path: Path, rows: Sequence[tuple[float, str, str, str]], nodes: int) 
         raise ValueError(f"{path}: event_type is fault_start or fault_end, not {min(strange)}")
     if not (days := max(row[0] for row in rows)):
         raise ValueError(f"{path}: no trace of faults: all events are at time 0")
-    outages = tuple(_paired(sorted(rows, key=lambda row: row[0]), days))
+    outages = tuple(_paired(sorted(rows, key=lambda row: (row[0], row[1] == "fault_end")), days))
     if not outages:
         raise ValueError(f"{path}: no trace of faults: no event is a fault_start")
     if (named := len({node for node, _, _ in outages})) > nodes:
@@ -105,7 +105,7 @@ def _paired(rows: Sequence[tuple[float, str, str, str]], days: float) -> Iterato
             begun.setdefault((node, fault), []).append(at)
         elif begun.get((node, fault)):
             yield node, begun[node, fault].pop(0), at
-    yield from ((node, at, days) for (node, _), starts in begun.items() for at in starts)
+    yield from ((node, at, days) for (node, _), starts in begun.items() for at in starts if at < days)
 
 
 def replayed(trace: FailureTrace, ranks: int, horizon_s: float, compress: float, seed: int) -> list[Outage]:

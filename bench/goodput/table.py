@@ -27,6 +27,9 @@ class ReplayedHistory:
     """Mean seconds between failures of any ranks, over ten times these hours; Daly's interval follows from it."""
     spares: int
     replace_s: float
+    away_s: float
+    """Mean seconds for which a rank that failed during `restart` had no machine: `replace_s`, if there were spares
+    enough."""
     costs: ReplayCosts
     replays: tuple[Replay, ...]
 
@@ -36,7 +39,7 @@ class ReplayedHistory:
         replay = next((each for each in self.replays if each.way == RESTART and each.failures), None)
         if replay is None:
             return None
-        gap, restart = 3600 * replay.hours / replay.failures, self.replace_s + self.costs.restart_s
+        gap, restart = 3600 * replay.hours / replay.failures, self.away_s + self.costs.restart_s
         return expected_ettr(gap, restart, replay.checkpoint_s, self.costs.save_s)
 
 

@@ -8,21 +8,18 @@ import numpy as np
 
 from bench.config.spec import RunSpec
 from bench.predict.fitness import check
+from bench.predict.loop_costs import PARTS, beside_work, gaps
 from bench.predict.steptimes import WARM, StepShape, shape
-from bench.results.analysis.breakdown import wall_end
 from bench.results.analysis.steps import worked
 from bench.results.analysis.stream import Floats, RunRecords, Slices
-from bench.results.analysis.stretches import clipped, seconds
 from bench.results.analysis.syncing import collectives, exits
 from bench.results.analysis.volume import width
 from ddp.backends import BACKENDS, SyncKind
-from ddp.core.messages.events import Averaged, Evaluated, Memory, Progress, Reduced, RoundClosed, Saved, Snapshot
+from ddp.core.messages.events import Averaged, Evaluated, Progress, Reduced, RoundClosed, Snapshot
 from ddp.core.network.link_costs import TO, Deliveries, meeting_s
 from ddp.core.network.links import Links, parse
 from ddp.core.policies import meets_every_step
 
-PARTS = ("data", "forward", "backward", "optimizer")
-"""Kinds of slices that make up a step."""
 LEAST_STEPS = 40
 """Least steps of a rank to estimate the spread and tail of their times."""
 LATENCY_S = 1e-4
@@ -81,6 +78,8 @@ class Calibration:
     start_s: float
     rates: tuple[Floats, Floats]
     """Fractions of training, and the learning rate at each."""
+    cores: int | None = None
+    """Cores of the host of all ranks; None: not recorded, or they were on several hosts."""
 
     def rate(self, fraction: float) -> float:
         """Return the run's learning rate after this fraction of training."""
@@ -101,8 +100,9 @@ class Calibration:
         return SyncKind.SNAPSHOT in BACKENDS[str(self.spec.backend)].sync
 
 
-def calibrated(stream: RunRecords, spec: RunSpec, launched: float) -> Calibration:
-    """Return the costs of a run. Raises ValueError if it cannot be calibrated on, with the reason."""
+def calibrated(stream: RunRecords, spec: RunSpec, launched: float, cores: int | None = None) -> Calibration:
+    """Return the costs of a run. `cores`: of the host that it was launched on. Raises ValueError if it cannot be calibrated
+    on, with the reason."""
     check(stream, spec)
     slices, ready = stream.slices, stream.ready[0]
     own = worked(_taken(slices, slices.kind != "slowdown"))
@@ -133,8 +133,8 @@ def calibrated(stream: RunRecords, spec: RunSpec, launched: float) -> Calibratio
         steps=tuple(each[WARM:] for each in series.values()),
         first_s=tuple(float((each[:WARM] - np.median(each)).clip(0).sum()) for each in series.values()),
         parts=_parts(slices),
-        gaps_s=_gaps(stream, spec.world_size, beside),
-        beside_s=_beside(stream, spec.world_size),
+        gaps_s=gaps(stream, spec.world_size, beside),
+        beside_s=beside_work(stream, spec.world_size),
         report_s=float(np.median(np.concatenate(reports))),
         wires=wires,
         exits=left,
@@ -149,6 +149,7 @@ def calibrated(stream: RunRecords, spec: RunSpec, launched: float) -> Calibratio
         save_s=_of_kind(slices, "checkpoint"),
         start_s=max(event.at for event in stream.ready.values()) - launched,
         rates=_rates(stream),
+        cores=cores if len({event.host for event in stream.ready.values()}) == 1 else None,
     )
 
 
@@ -219,41 +220,6 @@ def _bytes(stream: RunRecords, whole: int, steps: int) -> int:
     sent = [event.bytes for event in stream.of(Averaged)] or stream.slices.bytes[exchange].tolist()
     both = 2 if stream.of(Snapshot) else 1
     return round(float(np.median(sent)) / both) if sent else whole
-
-
-def _gaps(stream: RunRecords, size: int, beside: float) -> tuple[float, ...]:
-    """Return, by rank, seconds per step outside of any slice. Includes writing for an audit; excludes what averages
-    take `beside` their slices, total seconds."""
-    taken, gaps = worked(stream.slices), []
-    for rank in range(size):
-        mine = stream.slices.places(rank)
-        if not stream.of(Saved):
-            mine = mine[stream.slices.kind[mine] != "checkpoint"]
-        begin, end = stream.ready[rank].at, wall_end(stream, rank)
-        covered = seconds(clipped(stream.slices.start[mine], stream.slices.stop[mine], begin, end))
-        gaps.append(max(end - begin - covered - beside, 0.0) / taken[rank].size)
-    return tuple(gaps)
-
-
-def _beside(stream: RunRecords, size: int) -> float:
-    """Return the processor seconds per step of a rank's process besides the work of its steps, the mean of all ranks; 0 if
-    they were not recorded over steps enough."""
-    slices, extra = stream.slices, list[float]()
-    for rank in range(size):
-        mine = slices.places(rank)
-        mine = mine[np.isin(slices.kind[mine], PARTS)]
-        start, stop = slices.start[mine], slices.stop[mine]
-        begins = start[slices.kind[mine] == "forward"][WARM:]
-        used = [each for each in stream.of(Memory) if each.rank == rank and each.cpu_s is not None]
-        used = [each for each in used if begins.size and begins[0] <= each.at <= begins[-1]]
-        if len(used) < 2:
-            continue
-        first, last = used[0], used[-1]
-        steps = int(((begins > first.at) & (begins <= last.at)).sum())
-        if steps >= WARM:
-            work = seconds(clipped(start, stop, first.at, last.at))
-            extra.append(max((last.cpu_s or 0.0) - (first.cpu_s or 0.0) - work, 0.0) / steps)
-    return _mean(extra)
 
 
 def _averaging(stream: RunRecords, snapshots: bool, wires: Floats, modelled: float) -> tuple[float, Floats, float]:

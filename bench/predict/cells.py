@@ -11,7 +11,8 @@ from statistics import fmean
 
 from bench.predict.evidence import CalibratedCell, metrics_of, off_by, rate_of
 from bench.predict.intervals import interval
-from bench.predict.play import CORNERS, PlayedCell, PredictedCell, play
+from bench.predict.play import CORNERS, PlayedCell, play
+from bench.predict.predicted_cell import PredictedCell, shares_anew
 from bench.predict.spec import FAR, beyond, otherwise, records_of
 from bench.results.analysis.explained import COMPUTE, explained
 from bench.results.analysis.stream import RunRecords, sort
@@ -95,10 +96,10 @@ def distance(cell: PredictedCell, source: CalibratedCell) -> float:
 
 def near(cell: PredictedCell, source: CalibratedCell) -> bool:
     """Return whether a cell is close enough to the calibrated one for its interval to hold: only the number of ranks
-    differs, by less than `FAR` times, and no core is shared by more ranks."""
-    own, cores = source.calibration, cell.cores or math.inf
+    differs, by less than `FAR` times, and cores are shared as in the runs."""
+    own = source.calibration
     far = max(cell.ranks / own.ranks, own.ranks / cell.ranks) >= FAR
-    return not far and not otherwise(cell, own) and (cell.ranks <= cores or cell.ranks <= own.ranks)
+    return not far and not otherwise(cell, own) and not shares_anew(cell, own)
 
 
 def limit(stream: RunRecords, ranks: int, begin: float, end: float) -> str:

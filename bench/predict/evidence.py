@@ -10,8 +10,9 @@ from statistics import fmean
 from typing import Any
 
 from bench.predict.calibration import Calibration
-from bench.predict.play import NOMINAL, Assumption, PlayedCell, PredictedCell, play, step_s_of
-from bench.predict.spec import PER_RANK, policy_settings, predicted_spec, records_of
+from bench.predict.play import NOMINAL, Assumption, PlayedCell, play
+from bench.predict.predicted_cell import PredictedCell, cores_of_run, step_s_of
+from bench.predict.spec import PER_RANK, policy_settings, predicted_spec, records_of, words_of
 from bench.results.analysis.stream import sort
 from bench.results.analysis.training import samples_per_s, train_seconds
 from bench.results.analyze import analyze
@@ -67,7 +68,7 @@ class CalibratedRun:
 
 @cache
 def _played(run: CalibratedRun, cores: int | None) -> float:
-    cell = replace(own_cell(run.calibration), cores=cores)
+    cell = replace(own_cell(run.calibration), cores=cores_of_run(cores, run.calibration))
     return fmean(rate_of(cell, run.calibration, seed) for seed in range(PLAYS))
 
 
@@ -131,7 +132,7 @@ def shows_error(other: CalibratedCell, source: CalibratedCell) -> bool:
     ranks."""
     there, own = other.calibration, source.calibration
     same = there.spec.policy == own.spec.policy and there.spec.model == own.spec.model
-    return same and there.ranks != own.ranks and there.links == own.links
+    return same and there.ranks != own.ranks and words_of(there.links) == words_of(own.links)
 
 
 def off_by(source: CalibratedCell, others: Sequence[CalibratedCell], cores: int | None) -> tuple[float, bool]:
@@ -141,7 +142,7 @@ def off_by(source: CalibratedCell, others: Sequence[CalibratedCell], cores: int 
     for other in others:
         if shows_error(other, source):
             there = other.calibration
-            cell = replace(own_cell(there), cores=cores)
+            cell = replace(own_cell(there), cores=cores_of_run(cores, there))
             guess = fmean(rate_of(cell, run.calibration, 0) * run.scale(cores) for run in source.runs)
             error = abs(math.log(guess / fmean(other.rates)))
             errors.append(math.expm1(error / abs(math.log2(there.ranks / own.ranks))))

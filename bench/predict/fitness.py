@@ -6,6 +6,7 @@ from bench.config.spec import RunSpec
 from bench.results.analysis.stream import RunRecords
 from bench.results.training_settings import micro_batches
 from ddp.backends import BACKENDS
+from ddp.core.messages.commands import Drop
 from ddp.core.policies import POLICIES
 from ddp.settings import known
 
@@ -28,5 +29,7 @@ def check(stream: RunRecords, spec: RunSpec) -> None:
         raise ValueError(f"mode {spec.mode} shows no collectives of its own: calibrate on nccl_sync or another mode")
     if micro_batches(spec.config) > 1:
         raise ValueError("its steps are of micro-batches: calibrate on a run with train.accumulate=1")
-    if stream.drops or stream.resumed is not None:
+    if stream.of(Drop) or stream.resumed is not None:
         raise ValueError("it lost ranks or went on from another run: calibrate on one that is whole")
+    if spec.faults:
+        raise ValueError("faults were scripted for it, which no predicted cell has: calibrate on a run without")

@@ -9,7 +9,8 @@ from pathlib import Path
 from bench.base import environment
 from bench.base.writing import write_bytes, write_text
 from bench.predict.calibration import Calibration
-from bench.predict.play import PlayedCell, PredictedCell
+from bench.predict.play import PlayedCell
+from bench.predict.predicted_cell import PredictedCell
 from bench.predict.spec import predicted_spec
 from bench.results.chain import Seal, chained
 from bench.results.journal import Journal

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from bench.predict.calibration import Calibration
 from bench.predict.evidence import CalibratedCell, own_cell
-from bench.predict.play import PredictedCell, speeds_of, step_s_of
+from bench.predict.predicted_cell import PredictedCell, speeds_of, step_s_of
 from bench.predict.spec import PER_RANK
 from ddp.core.network.links import MOST_BANDWIDTH, Links
 from ddp.core.policies import POLICIES, meets_every_step
@@ -29,19 +29,25 @@ def grid(
     **changes: Any,
 ) -> Iterator[tuple[PredictedCell, CalibratedCell]]:
     """Yield (cell, runs to predict it from). `changes`: fields of every cell. Without `policies`, the policy of the
-    first run. Settings with an entry for each rank do not go over to another number of ranks. Raises ValueError if the
-    policy cannot do with so many ranks."""
+    first run. Raises ValueError if the policy cannot do with so many ranks."""
     for policy in policies or (str(sources[0].calibration.spec.policy),):
         for link in links:
             for size in ranks:
                 source = calibrated_for(policy, size, sources)
-                own = own_cell(source.calibration)
-                settings = dict(own.settings) if policy == own.policy else {}
-                if size != own.ranks:
-                    settings |= dict.fromkeys(settings.keys() & PER_RANK)
-                check_policy(make_policy(policy, settings), size)
-                about = {"ranks": size, "links": link, "policy": policy, "settings": tuple(settings.items())}
-                yield replace(own, **about | changes), source
+                settings = settings_for(policy, size, source)
+                check_policy(make_policy(policy, dict(settings)), size)
+                about = {"ranks": size, "links": link, "policy": policy, "settings": settings}
+                yield replace(own_cell(source.calibration), **about | changes), source
+
+
+def settings_for(policy: str, ranks: int, source: CalibratedCell) -> tuple[tuple[str, Any], ...]:
+    """Return the settings of a policy in a cell: those of the runs that it is predicted from, if they have that policy, but
+    for settings with an entry for each rank if the numbers of ranks differ."""
+    own = own_cell(source.calibration)
+    settings = dict(own.settings) if policy == own.policy else {}
+    if ranks != own.ranks:
+        settings |= dict.fromkeys(settings.keys() & PER_RANK)
+    return tuple(settings.items())
 
 
 def calibrated_for(policy: str, ranks: int, sources: Sequence[CalibratedCell]) -> CalibratedCell:

@@ -12,52 +12,30 @@ import numpy as np
 
 from bench.predict.calibration import Calibration
 from bench.predict.dated import DatedSimulation
+from bench.predict.predicted_cell import (
+    PredictedCell,
+    cores_of_run,
+    lr_scale_of,
+    samples_of,
+    shares,
+    speeds_of,
+    step_s_of,
+)
 from bench.predict.steptimes import LENGTH, WARM, asleep, mean_of, resampled, scaled_draws, slow_part
-from bench.predict.traces import TracedSteps
 from bench.results.analysis.volume import WIRE_BYTES
-from bench.results.runfolder import group_of
 from ddp.backends import world_of
 from ddp.core.messages.events import Averaged, Ready, Slice
 from ddp.core.messages.run_bounds import Launched
 from ddp.core.network.link_costs import meeting_s
-from ddp.core.network.links import Links
 from ddp.core.policies import meets_every_step
 from ddp.core.settings.checkpoints import Checkpointing
 from ddp.process.codec import Record
 from ddp.settings import make_policy
 from ddp.sim import Costs, Simulation
-from ddp.sim.distributions import StepDistribution
 from ddp.sim.parts import JOIN
 
 SLICE_S = 0.003
 """Seconds for which a thread keeps a core that others want, on Linux."""
-LEAST_STEPS = 20
-"""Least steps of each rank. If the run's epochs are too short for that, the played ones are longer, as a run of its first
-windows only says little of ranks."""
-
-
-@dataclass(frozen=True)
-class PredictedCell:
-    """A cell to predict: a number of ranks, over some links, with a policy."""
-
-    ranks: int
-    links: Links | None
-    policy: str
-    settings: tuple[tuple[str, Any], ...] = ()
-    """Settings of the policy that differ from its defaults."""
-    speeds: tuple[float, ...] = ()
-    """By rank; further ranks repeat them. Empty: as calibrated."""
-    healed: tuple[int, ...] = ()
-    """Ranks that get the speed of the fastest one."""
-    steps: StepDistribution | TracedSteps | None = None
-    """Source of step times; None: the measured ones."""
-    cores: int | None = None
-    """Cores that all ranks share; None: each rank has its own."""
-
-    @property
-    def in_step(self) -> bool:
-        """Whether gradients are averaged inside steps, if the backend can do so."""
-        return meets_every_step(self.policy)
 
 
 @dataclass(frozen=True)
@@ -107,30 +85,6 @@ class PlayedCell:
     samples: int
     """Samples of an epoch."""
     status: str
-
-
-def speeds_of(cell: PredictedCell, calibration: Calibration) -> tuple[float, ...]:
-    """Return the speed of each rank of a cell; (): no speed is emulated."""
-    given = cell.speeds or calibration.spec.speeds
-    speeds = tuple(given[rank % len(given)] for rank in range(cell.ranks)) if given else ()
-    return tuple(max(speeds) if rank in cell.healed else speed for rank, speed in enumerate(speeds))
-
-
-def step_s_of(calibration: Calibration) -> float:
-    """Return the emulated seconds of a step at speed 1 (`cluster.step_s`); 0: steps take as long as they need."""
-    return float((calibration.spec.config.get("cluster") or {}).get("step_s") or 0.0)
-
-
-def epoch_of(cell: PredictedCell, calibration: Calibration) -> int:
-    """Return the samples of an epoch by the cell's settings: with `train.steps`, each rank does as many as in the run."""
-    by_steps = group_of(calibration.spec.config, "train").get("steps") is not None
-    return calibration.samples // calibration.ranks * cell.ranks if by_steps else calibration.samples
-
-
-def samples_of(cell: PredictedCell, calibration: Calibration) -> int:
-    """Return the samples of a played epoch: those of `epoch_of`, or enough for `LEAST_STEPS` steps of a rank in the run."""
-    least = LEAST_STEPS * cell.ranks * calibration.spec.batch_size
-    return max(epoch_of(cell, calibration), -(-least // calibration.spec.epochs))
 
 
 def play(cell: PredictedCell, calibration: Calibration, seed: int, assumed: Assumption = NOMINAL) -> PlayedCell:
@@ -208,6 +162,7 @@ def costs_of(cell: PredictedCell, calibration: Calibration, seed: int, assumed: 
     links = None if cell.links is None else replace(cell.links, seed=seed)
     size, same = bytes_of(cell, calibration), cell.in_step == meets_every_step(calibration.spec.policy)
     count = calibration.collectives if same else 1.0  # gradients travel without counters
+    faster = lr_scale_of(cell, calibration) / calibration.spec.lr_scale
     added = calibration.links is not None  # if so, measured times do not include those of links
 
     def step_s(rank: int, done: int) -> float:
@@ -221,8 +176,9 @@ def costs_of(cell: PredictedCell, calibration: Calibration, seed: int, assumed: 
         return max(own + model, 0.0) if added else max(own, model)
 
     def evaluate_s(rank: int) -> float:
-        most = cell.cores if cell.cores and assumed.queues else math.inf
-        busier = max(cell.ranks / most, 1.0) / max(calibration.ranks / most, 1.0)
+        busier, then = 1.0, cores_of_run(cell.cores, calibration)
+        if cell.cores and then and assumed.queues:
+            busier = max(cell.ranks / cell.cores, 1.0) / max(calibration.ranks / then, 1.0)
         return calibration.evaluate_s * calibration.ranks / cell.ranks * busier
 
     def leave_s(rank: int, number: int, last: bool) -> float:
@@ -246,18 +202,13 @@ def costs_of(cell: PredictedCell, calibration: Calibration, seed: int, assumed: 
         save_s=calibration.save_s,
         evaluate_s=evaluate_s,
         report_s=calibration.report_s,
-        rate=calibration.rate,
+        rate=lambda part: faster * calibration.rate(part),
     )
 
 
 def averages_in_step(cell: PredictedCell, calibration: Calibration) -> bool:
     """Return whether gradients are averaged inside steps: the policy does so, and the backend has collectives."""
     return cell.in_step and not calibration.snapshots
-
-
-def shares(cell: PredictedCell) -> bool:
-    """Return whether ranks share a core."""
-    return cell.cores is not None and cell.ranks > cell.cores
 
 
 def absorbed(cell: PredictedCell, calibration: Calibration) -> float:

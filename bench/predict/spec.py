@@ -9,8 +9,18 @@ from bench.base import canonical
 from bench.base.number_format import plural
 from bench.config.spec import RunSpec
 from bench.predict.calibration import Calibration
-from bench.predict.play import PlayedCell, PredictedCell, epoch_of, samples_of, speeds_of, step_s_of
+from bench.predict.play import PlayedCell
+from bench.predict.predicted_cell import (
+    PredictedCell,
+    epoch_of,
+    lr_scale_of,
+    samples_of,
+    shares_anew,
+    speeds_of,
+    step_s_of,
+)
 from bench.predict.traces import TracedSteps
+from ddp.core.network.links import Links
 from ddp.engine.modes import mode_name
 from ddp.process.codec import Record
 
@@ -35,13 +45,12 @@ def predicted_spec(cell: PredictedCell, calibration: Calibration) -> RunSpec:
     speeds = speeds_of(cell, calibration)
     changed: dict[str, Any] = {
         "mode": mode,
+        "lr_scale": lr_scale_of(cell, calibration),
         "policy": cell.policy,
         "world_size": cell.ranks,
         "speeds": speeds,
         "config": config,
     }
-    if spec.lr_scale != 1.0:
-        changed["lr_scale"] = 1.0 + (spec.lr_scale - 1.0) * (cell.ranks - 1) / (spec.world_size - 1)
     how = (cell.healed, cell.steps) if cell.cores is None else (cell.healed, cell.steps, cell.cores)
     cell_hash = canonical.digest({**config, "of": spec.config_hash, "how": repr(how)})
     changed |= {
@@ -61,8 +70,12 @@ def records_of(played: PlayedCell) -> list[Record]:
 
 def other_links(cell: PredictedCell, calibration: Calibration) -> bool:
     """Return whether a cell has other links than the calibrated run."""
-    words = [links.words if links is not None else None for links in (cell.links, calibration.links)]
-    return words[0] != words[1]
+    return words_of(cell.links) != words_of(calibration.links)
+
+
+def words_of(links: Links | None) -> list[str] | None:
+    """Return the links as in `cluster.links`, whatever their seed; None: there are none."""
+    return links.words if links is not None else None
 
 
 def policy_settings(spec: RunSpec) -> dict[str, Any]:
@@ -84,8 +97,21 @@ def otherwise(cell: PredictedCell, calibration: Calibration) -> list[str]:
         f"other settings of the policy: {', '.join(changed)}": cell.policy == spec.policy and bool(changed),
         _drawn(cell, step_s_of(calibration)): cell.steps is not None,
         f"slower ranks than the calibrated {slowest:g}" if slower else "other speeds": speeds != as_run,
+        "healed: step times of the fastest rank": bool(cell.healed) and speeds == as_run,
+        _unlinked(cell, calibration): bool(_unlinked(cell, calibration)),
     }
     return [line for line, holds in lines.items() if holds]
+
+
+def _unlinked(cell: PredictedCell, calibration: Calibration) -> str:
+    """Return which ranks beyond those of the run have no link, though others have; empty: none."""
+    rules = cell.links.rules if cell.links is not None else ()
+    if not rules or not all(rule.groups for rule in rules):
+        return ""
+    last = max(high for rule in rules for group in rule.groups for _, high in group)
+    first = max(last + 1, calibration.ranks)
+    which = f"rank {first} has" if first == cell.ranks - 1 else f"ranks {first} to {cell.ranks - 1} have"
+    return f"{which} no link, so messages of theirs take no time" if first < cell.ranks else ""
 
 
 def _drawn(cell: PredictedCell, step_s: float) -> str:
@@ -109,7 +135,7 @@ def beyond(cell: PredictedCell, calibration: Calibration, shown: bool = False) -
         lines.append(f"far fewer ranks than the {calibration.ranks} calibrated: costs may not fall")
     if cell.cores is None and calibration.device == "cpu" and cell.ranks > calibration.ranks:
         lines.append("each rank has a core of its own (--cores N: all share N)")
-    if cell.cores is not None and cell.ranks > max(cell.cores, calibration.ranks):
+    if cell.cores is not None and shares_anew(cell, calibration):
         shared = plural(cell.cores, "core")
         lines.append(f"{cell.ranks} ranks share {shared}: what that costs beside waiting is a guess")
     lines += otherwise(cell, calibration)

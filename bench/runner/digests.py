@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import random
 import sys
 import sysconfig
 from argparse import Namespace
@@ -39,8 +40,9 @@ NAMED = ("ddp", "bench", "torch", "numpy")
 """Packages that count by name alone: the harness, and packages whose version every result records."""
 SETTINGS = (Namespace, SimpleNamespace, DictConfig)
 """Types of settings objects: only the attributes that code reads count."""
-CHANGING = (int, float, str, list, dict, set, deque)
-"""Types of variables that steps keep their own books in."""
+CHANGING = (int, float, str, list, dict, set, deque, random.Random, np.random.Generator, np.random.RandomState)
+"""Types of variables that steps keep their own books in, or draw from; and tensors and arrays of up to `SMALL` bytes."""
+SMALL = 1 << 20
 DRAWN = 16
 """Samples hashed of a data set that has no tensors."""
 
@@ -219,7 +221,8 @@ class _Walk:
         key = f"{function.__module__}.{function.__qualname__}: {name}"
         if key in self._task.moving:
             return
-        if self._variables is not None and isinstance(value, CHANGING):
+        small = isinstance(value, (Tensor, np.ndarray)) and value.nbytes <= SMALL
+        if self._variables is not None and (small or isinstance(value, CHANGING)):
             self._variables[key] = _Walk(self._task).digest([value])
         read = attributes_read(function.__code__, name) if isinstance(value, SETTINGS) else None
         if read is None:

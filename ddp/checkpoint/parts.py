@@ -76,7 +76,11 @@ class RankParts:
         folder, replica = self._job.checkpoint_folder, self._replica
         assert folder is not None
         state = {
-            **{"optimizer": replica.optimizer.state_dict(), "settings": replica.settings},
+            **{
+                "optimizer": replica.optimizer.state_dict(),
+                "settings": replica.settings,
+                "own_rates": replica.rates.own,
+            },
             **self._rest(counters),
             "of": origin(self._job.run, order.index, self._rank),
         }
@@ -129,6 +133,9 @@ class RankParts:
                 states = [load(self._source.part(rank), self._source.origin(rank))["optimizer"] for rank in members]
                 part["optimizer"] = recut(states)
             load_optimizer(replica.optimizer, replica.settings, part)
+            for own, begun in zip(replica.rates.own, part.get("own_rates", replica.rates.own), strict=True):
+                if own != begun:  # earlier versions did not save them
+                    raise ValueError(f"it was begun with lr={begun:g}, this one has {own:g}")
             if self._source.is_own(self._rank):
                 set_others(part["others"])
             replica.passes.restore(part)

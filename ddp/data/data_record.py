@@ -20,11 +20,13 @@ from ddp.core.values.frozen import finite
 from ddp.data.contents import SampleHashes, compared, counts, hashes, labels, members, sample_hashes, total
 from ddp.data.epoch_order import EpochOrder
 from ddp.data.fingerprint import undisturbed
-from ddp.data.gather import Gather
+from ddp.data.gather import Gather, versions
 from ddp.tally import MODULUS, mixed, order_tally
 
 AT_ONCE, ROOM = 1 << 10, 1 << 22
 """Maximum number of collected batches, and of their bytes."""
+WRITTEN = -1
+"""A version that no tensor has, of a batch that was written to."""
 _Contents = tuple[int, int, int, int] | tuple[int, int, None, None] | tuple[None, None, None, None]
 _Sums = tuple[int, int, int | None, int | None, int, tuple[int, ...], int | None, int | None]
 _Recorded = tuple[int, int, int | None, int | None, int, tuple[int, ...], int | None, int | None, float | None]
@@ -44,7 +46,7 @@ class DataRecord:
         self._tests_known = isinstance(tested, SampleHashes) and tested.step == 1
         self._shown: int | None = None
         self._kept: list[tuple[Batch, Sequence[Tensor], list[int]]] = []
-        """(batch, its tensors from the data set, their versions). The user's loss may write to the tensors."""
+        """(batch, its tensors from the data set, their versions). The user's code may write to the tensors."""
         self._samples = self._sample_bytes = 0
         self._losses: dict[int, float] = {}
         """Epoch -> sum of the losses that are known."""
@@ -69,13 +71,13 @@ class DataRecord:
 
     def add(self, batch: Batch, finished: Any) -> None:
         """Add a batch that is trained next, as the data set gave it, before augmentation."""
-        given = self._gather.given(batch, finished)
+        given, intact = self._gather.given(batch, finished)
         if self._known is None:
             batch_labels = labels(members(given))
             tensors: Sequence[Tensor] = () if batch_labels is None else (batch_labels[:0], batch_labels)
         else:
             tensors = given if type(given) is tuple else members(given)
-        self._kept.append((batch, tensors, _versions(tensors)))
+        self._kept.append((batch, tensors, versions(tensors) if intact else [WRITTEN]))
         self._samples += batch.samples
         if not self._sample_bytes:
             self._sample_bytes = sum(tensor.nbytes for tensor in tensors) // batch.samples + 1
@@ -94,12 +96,12 @@ class DataRecord:
         kept, self._kept, self._samples = self._kept, [], 0
         for epoch, parts in groupby(kept, lambda part: part[0].epoch):
             batches, given, before = zip(*parts, strict=True)
-            if all(_versions(tensors) == versions for tensors, versions in zip(given, before, strict=True)):
+            if all(versions(tensors) == noted for tensors, noted in zip(given, before, strict=True)):
                 joined = _joined(given)
                 rows = [] if self._known is None else [hashes(tensors) for tensors in joined]
                 counted = [each for tensors in joined if (each := labels(tensors)) is not None]
                 yield *self.sums(epoch, batches, rows, counted), self._loss_sum(epoch)
-            else:  # the user's loss has written to its inputs
+            else:  # the user's augmentation or loss has written to its inputs
                 yield *self.sums(epoch, batches, ()), self._loss_sum(epoch)
 
     def _loss_sum(self, epoch: int) -> float | None:
@@ -147,10 +149,6 @@ def _joined(given: Sequence[Sequence[Tensor]]) -> Sequence[Sequence[Tensor]]:
         return [[torch.cat(column) for column in zip(*given, strict=True)]]
     except (RuntimeError, ValueError):
         return given
-
-
-def _versions(tensors: Sequence[Tensor]) -> list[int]:
-    return [0 if tensor.is_inference() else tensor._version for tensor in tensors]
 
 
 def _positions(batches: Sequence[Batch]) -> NDArray[np.int64]:

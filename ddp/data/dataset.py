@@ -152,7 +152,7 @@ class Rows:
         if mode and draws and samples:
             mode.seed(int(draws.keys[-1]))
         with _blamed(f"samples {some(indices.tolist())} make no batch"):
-            return _put_together(self.collate, samples, mode)
+            return move(_put_together(self.collate, samples, mode), self.tensors[0].device)
 
     def to(self, device: torch.device) -> Rows:
         """Return the same data on `device`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from threading import Lock
@@ -13,6 +13,7 @@ import torch
 
 from ddp.core.samples.spans import Batch
 from ddp.data.augment import Augment, augmented
+from ddp.data.contents import members
 from ddp.data.dataset import DRAWING
 from ddp.data.draws import Draws
 from ddp.data.epoch_order import EpochOrder
@@ -64,7 +65,8 @@ class Gather:
         self._drawn = isinstance(source, DRAWING)
         self._asked: list[torch.Tensor] = []
         self._tallied, self._lock = 0, Lock()
-        self._given: dict[Batch, Any] | None = None
+        self._given: dict[Batch, tuple[Any, list[int]]] | None = None
+        """Batch -> what the data set gave for it, and its versions, as the user's augmentation may write into it."""
         self._order: tuple[int, torch.Tensor] = (-1, torch.empty(0))
         self._stream = torch.cuda.Stream(to) if to != at and to.type == "cuda" else None  # type: ignore[no-untyped-call]
 
@@ -117,7 +119,7 @@ class Gather:
         if self._augment is None:
             return read
         if self._given is not None:
-            self._given[batch] = read
+            self._given[batch] = read, versions(members(read))
             if len(self._given) > MOST_GIVEN:  # of revoked batches
                 del self._given[next(iter(self._given))]
         # On the device of the training, so both loaders give the same arithmetic.
@@ -127,15 +129,15 @@ class Gather:
         """Keep the data set's output for each batch, until `given` is called for it."""
         self._given = None if self._augment is None else {}
 
-    def given(self, batch: Batch, finished: Any) -> Any:
-        """Return the data set's output for a `finished` batch, before augmentation."""
+    def given(self, batch: Batch, finished: Any) -> tuple[Any, bool]:
+        """Return (the data set's output for a `finished` batch, before augmentation; whether it is still that)."""
         if self._given is None:
-            return finished
-        given = self._given.pop(batch, None)
+            return finished, True
+        given, before = self._given.pop(batch, (None, []))
         if given is not None and self._stream is not None:
             stream = torch.cuda.current_stream()
             every(lambda tensor: _recorded(tensor, stream), given)
-        return given
+        return given, versions(members(given)) == before
 
     def _draws(self, batch: Batch, indices: torch.Tensor | None) -> Draws:
         chosen = self.indices(batch) if indices is None else indices
@@ -165,6 +167,11 @@ class Staged:
         stream = torch.cuda.current_stream()
         stream.wait_event(self._there)
         return every(lambda tensor: _recorded(tensor, stream), self._batch, lambda part: part.to(self._device))
+
+
+def versions(tensors: Sequence[torch.Tensor]) -> list[int]:
+    """Return how often each tensor was written to; 0 for tensors of inference, which do not count it."""
+    return [0 if tensor.is_inference() else tensor._version for tensor in tensors]
 
 
 def _recorded(tensor: torch.Tensor, stream: torch.cuda.Stream) -> torch.Tensor:

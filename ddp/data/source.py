@@ -55,9 +55,11 @@ class TensorSource:
         part.tensors = tuple(tensor.index_select(0, chosen[:samples].sort().values) for tensor in self.tensors)
         return part
 
-    def to(self, device: torch.device) -> TensorSource:
-        """Return the same data on `device`; data that is there already is shared."""
-        return TensorSource(*(tensor.to(device) for tensor in self.tensors))
+    def to(self, device: torch.device) -> Self:
+        """Return the same data on `device`, of the same class; data that is there already is shared."""
+        moved = copy.copy(self)
+        moved.tensors = tuple(tensor.to(device) for tensor in self.tensors)
+        return moved
 
 
 def texts(batch: Any) -> bool:

@@ -81,8 +81,10 @@ class RoundRobinSampler(Sampler[int]):
         """Yield the batches of `loader`, which must use this sampler, then None for each step in which only other ranks
         have a batch. Raise ValueError for any other loader."""
         batch_size = getattr(loader, "batch_size", None)
-        if batch_size is None or getattr(loader, "drop_last", False):
-            raise ValueError("even() is for a DataLoader with a batch_size and without drop_last")
+        if batch_size is None or getattr(loader, "drop_last", False) or getattr(loader, "sampler", None) is not self:
+            raise ValueError(
+                "even() is for a DataLoader with sampler=this sampler, a batch_size, and without drop_last"
+            )
         missing = self.steps(batch_size)
         for batch in loader:
             missing -= 1

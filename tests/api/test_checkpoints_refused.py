@@ -81,6 +81,10 @@ def test_an_empty_or_missing_folder_is_refused(make: Make, tmp_path: Path) -> No
             {"optimizer_factory": lambda parameters: torch.optim.SGD(parameters, lr=0.1, weight_decay=0.5)},
             "not the state of this optimizer (it was begun with weight_decay=0, this one has 0.5); go on with what it was",
         ),
+        (
+            {"optimizer_factory": lambda parameters: torch.optim.SGD(parameters, lr=0.01)},
+            "not the state of this optimizer (it was begun with lr=0.1, this one has 0.01); go on with what it was",
+        ),
     ],
 )
 def test_another_way_to_train_is_no_way_to_go_on(make: Make, tmp_path: Path, change: dict[str, Any], said: str) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from ddp.core.messages.event_parts import SetContent, Trained
 from ddp.core.samples.spans import Batch
 from ddp.core.settings.loader import Loading
-from ddp.data import TensorSource, contents, crop_and_flip, order
+from ddp.data import Draws, TensorSource, contents, crop_and_flip, order
 from ddp.data.augment import Augment
 from ddp.data.batch_loader import BatchLoader, feed
 from ddp.data.contents import SampleHashes, compared, hashes, sample_hashes
@@ -196,6 +196,22 @@ def test_augmented_batches_are_given_back_as_the_data_set_had_them() -> None:
     loader, _ = recorded("resident", lambda batch, draws: (batch[0] + draws.uniform(1, 4, 4), batch[1]))
     batch = Batch(0, 0, 8, 8)
     finished = loader.get(batch)
-    given_ = loader.gather.given(batch, finished)
+    given_, intact = loader.gather.given(batch, finished)
+    assert intact
     assert torch.equal(given_[0], images()[0][order(3, 0, SIZE)[:8]])
     assert not torch.equal(finished[0], given_[0])
+
+
+@pytest.mark.parametrize("kind", ["resident", "streaming"])
+def test_an_augmentation_in_place_is_no_other_sample(kind: str) -> None:
+    """Its samples were hashed after it, and the training was said to be of other data."""
+
+    def brighter(batch: tuple[Tensor, Tensor], draws: Draws) -> tuple[Tensor, Tensor]:
+        batch[0].add_(draws.uniform(1, 4, 4))
+        return batch
+
+    loader, record = recorded(kind, brighter)
+    for least in (7, 8):
+        found = trained(loader, record, 0, least)
+        assert (found.content, found.wanted) == (None, None)
+    loader.close()

@@ -234,6 +234,10 @@ def test_round_robin_with_torchs_loader() -> None:
             RoundRobinSampler(*arguments)
     with pytest.raises(ValueError, match="without drop_last"):
         list(sampler.even(torch.utils.data.DataLoader(inputs, batch_size=2, drop_last=True)))
+    others: list[dict[str, Any]] = [{"shuffle": True}, {"sampler": RoundRobinSampler(8, 2, 1)}]
+    for other in others:
+        with pytest.raises(ValueError, match="sampler=this sampler"):
+            list(sampler.even(torch.utils.data.DataLoader(inputs, batch_size=2, **other)))
 
 
 class Gated:

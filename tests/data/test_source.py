@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch.utils.data import random_split
 
-from ddp.data import BadSample, Draws, MapSource, TensorSource, as_source
+from ddp.data import BadSample, DataLoader, Draws, MapSource, TensorSource, as_source
+from ddp.data.dataset import collated
 from ddp.data.source import every, move
 
 
@@ -162,3 +163,25 @@ def test_batches_that_move_by_themselves_are_moved() -> None:
     assert graphs.values.device.type == sequence.data.device.type == "meta"
     assert sequence.batch_sizes.device.type == "cpu"
     assert text == "text"
+
+
+class Doubled(TensorSource):
+    """One that makes batches in a way of its own."""
+
+    def batch(self, indices: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (2 * super().batch(indices)[0],)
+
+
+def test_a_class_of_its_own_stays_so_on_its_device() -> None:
+    """Its batches were those of plain tensors, without a word."""
+    moved = Doubled(torch.ones(3)).to(torch.device("cpu"))
+    assert moved.batch(torch.tensor([0]))[0].item() == 2.0
+    with DataLoader(Doubled(torch.ones(4)), batch_size=4) as loader:
+        assert next(iter(loader))[0].tolist() == [2.0] * 4
+
+
+def test_what_is_put_together_is_on_the_device_of_the_tensors() -> None:
+    """New members of a batch stayed on the CPU."""
+    source = collated(as_source(torch.ones(4, 2)), lambda rows: (torch.stack(rows), torch.zeros(len(rows))))
+    batch = source.to(torch.device("meta")).batch(torch.tensor([0, 1]))
+    assert {part.device.type for part in batch} == {"meta"}

@@ -11,6 +11,7 @@ import pytest
 
 from bench.goodput.outages import DAY_S, RATES, Outage, drawn, mean_gap, read_trace, replayed, with_spares
 
+NAMES = ("node_id", "event_time", "event_type", "fault_type")
 EVENTS = [
     ("a", 0.5, "fault_start", "fan"),
     ("a", 1.0, "fault_start", "cable"),
@@ -30,8 +31,7 @@ def written(folder: Path, events: object) -> Path:
 
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
-    names = ("node_id", "event_time", "event_type", "fault_type")
-    return written(tmp_path, [dict(zip(names, event, strict=True)) for event in EVENTS])
+    return written(tmp_path, [dict(zip(NAMES, event, strict=True)) for event in EVENTS])
 
 
 def test_faults_are_paired_with_their_ends(trace: Path) -> None:
@@ -114,3 +114,17 @@ def test_spares_take_over_until_there_are_none() -> None:
         Outage(150, 155, 3),
     ]
     assert with_spares(outages, 0, 0.0)[0] == Outage(10, 100, 0)
+
+
+def test_a_fault_that_begins_with_the_last_event_strikes_nobody(tmp_path: Path) -> None:
+    """It struck at second 0, and each time that the trace began again."""
+    events = [("a", 1, "fault_start"), ("a", 2, "fault_end"), ("b", 10, "fault_start")]
+    known = read_trace(written(tmp_path, [dict(zip(NAMES, event, strict=False)) for event in events]), 5)
+    assert known.outages == (("a", 1.0, 2.0),)
+
+
+def test_a_fault_without_length_may_be_written_end_first(tmp_path: Path) -> None:
+    """Its node was down until the end of the trace."""
+    events = [("a", 1, "fault_end"), ("a", 1, "fault_start"), ("b", 4, "fault_start"), ("b", 10, "fault_end")]
+    known = read_trace(written(tmp_path, [dict(zip(NAMES, event, strict=False)) for event in events]), 5)
+    assert known.outages == (("a", 1.0, 1.0), ("b", 4.0, 10.0))

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from bench.goodput.simulated import SimulatedTimes
 from bench.results.analysis.goodput import projections
+from bench.results.analysis.histories import Histories, Move, Regrouping
 from bench.results.analysis.rank_seconds import PARTS, rank_seconds, repetition
+from ddp.core.messages.commands import Drop, Join, Restart, SendState
 from ddp.core.policies import POLICIES
 from ddp.core.settings.world import World
 from ddp.sim import Costs, Simulation
@@ -102,3 +104,17 @@ def test_what_a_run_says_of_it_sums_to_one(mode: str) -> None:
     assert sum(parts.values()) == pytest.approx(1)
     assert min(parts.values()) >= 0
     assert (parts["repeated"], parts["discarded"], parts["detecting"]) == (0, 0, 0)
+
+
+def test_nobody_regroups_for_a_rank_that_is_lost_before_it_was_back() -> None:
+    """All that the others waited and communicated until the next loss was booked as regrouping."""
+    histories = Histories(3, 0.0, 100.0, ready={0: 1.0, 1: 1.0, 2: 1.0})
+    moves: list[tuple[float, Move]] = [
+        *((10.0, Drop(1, "gone")), (10.0, Join(0, 1, (0, 2), False, "x")), (10.0, Restart(1, 1, "x"))),
+        *((15.0, Drop(1, "again")), (15.0, Restart(1, 2, "x"))),
+        *((40.0, SendState(0, 1, "x", joins=True)), (45.0, Drop(1, "again")), (46.0, Join(0, 2, (0, 2), False, "x"))),
+        *((90.0, Drop(2, "gone")), (90.0, Join(0, 3, (0,), False, "x"))),
+    ]
+    for at, move in moves:
+        histories.move(at, move)
+    assert histories.regroupings() == [Regrouping(10.0, 10.0), Regrouping(40.0, 46.0), Regrouping(90.0, 90.0)]

@@ -11,7 +11,8 @@ from bench.predict.calibration import Calibration, calibrated
 from bench.predict.cells import distance, near
 from bench.predict.evidence import metrics_of, own_cell
 from bench.predict.grid import anchored
-from bench.predict.play import bytes_of, costs_of, play, samples_of
+from bench.predict.play import bytes_of, costs_of, play
+from bench.predict.predicted_cell import samples_of
 from bench.predict.spec import beyond
 from bench.results.analysis.stream import sort
 from ddp.core.messages.event_parts import StepWork

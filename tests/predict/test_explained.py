@@ -6,6 +6,7 @@ import json
 import shutil
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from bench.results.analysis.slow_links import BOUND_BY, bound, divide
 from bench.results.analysis.stream import Slices, sort
 from bench.results.runfolder import EVENTS, METRICS
 from ddp.core.anomalies.slowness import SlowRank
+from ddp.core.messages.commands import Drop
 from ddp.core.messages.events import Finished, Slice
 from ddp.core.network.links import parse
 from tests.bench.streams import LAUNCHED, MODES, make_records, make_spec
@@ -105,6 +107,22 @@ def test_what_a_link_that_became_slow_costs_is_its_rank_s() -> None:
     assert run.slow_ranks[0].rank == 2
     assert run.notes[0].startswith("rank 2 took 20.0 times as long")
     assert sum(cause.seconds for cause in run.causes) == pytest.approx(run.rank_seconds, rel=1e-9)
+
+
+def test_a_slow_link_costs_nothing_once_its_rank_is_lost() -> None:
+    """It was blamed for the collectives of the others until the end."""
+    spec = make_spec("nccl_sync", 3)
+    stream = sort(make_records(spec), LAUNCHED)
+    begins = stream.slices.wire_start[stream.slices.kind == "exchange"]
+    since, lost = np.quantile(begins, [0.25, 0.5]).tolist()
+    spent = []
+    for moves in ([], [(lost, Drop(2, "gone"))]):
+        told = replace(stream, moves=moves)
+        told.figures.slow.ranks[:] = [SlowRank(2, "link", 20.0, since, since, 3)]
+        run = explained(told, 3, LAUNCHED, 0.0)
+        assert run is not None
+        spent.append(sum(each.seconds for each in run.causes if each.cause.endswith("slow link of rank 2")))
+    assert spent[1] == pytest.approx(spent[0] / 3, rel=0.1)
 
 
 @pytest.mark.parametrize(

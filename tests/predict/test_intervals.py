@@ -16,7 +16,8 @@ from bench.predict.calibration import Calibration
 from bench.predict.cells import distance, predict
 from bench.predict.evidence import CalibratedCell, CalibratedRun, grouped, metrics_of, off_by, own_cell, rate_of
 from bench.predict.intervals import LEVEL, half_width, interval
-from bench.predict.play import SLICE_S, Assumption, PredictedCell, as_tree, flat, linear, play
+from bench.predict.play import SLICE_S, Assumption, as_tree, flat, linear, play
+from bench.predict.predicted_cell import PredictedCell
 from ddp.core.network.links import parse
 from ddp.sim.shared_cores import SharedCores
 from ddp.sim.timeline import EventQueue

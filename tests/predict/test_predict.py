@@ -22,7 +22,8 @@ from bench.predict.cells import predict
 from bench.predict.evidence import CalibratedCell, CalibratedRun, metrics_of, own_cell, rate_of
 from bench.predict.folder import write_run
 from bench.predict.grid import anchored, faster, grid, what_if
-from bench.predict.play import bytes_of, play, speeds_of
+from bench.predict.play import bytes_of, play
+from bench.predict.predicted_cell import speeds_of
 from bench.predict.spec import predicted_spec
 from bench.predict.steptimes import WARM, asleep, autocorrelation, resampled, shape
 from bench.results.analysis.stream import Slices, sort

@@ -14,7 +14,8 @@ from bench.base.exitcodes import Exit
 from bench.command.cli import dispatch
 from bench.predict.evidence import own_cell, rate_of
 from bench.predict.grid import what_if
-from bench.predict.play import costs_of, speeds_of
+from bench.predict.play import costs_of
+from bench.predict.predicted_cell import speeds_of
 from bench.predict.spec import otherwise
 from bench.predict.traces import TracedSteps
 from bench.results.runfolder import EVENTS

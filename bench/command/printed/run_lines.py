@@ -129,7 +129,7 @@ def _row(cell: Cell) -> list[str]:
         f"{number_format.metric(cell.eval.mean)}{spread}",
         _rate(cell.speed.mean),
         _number(cell.sample(lambda m: m.throughput.efficiency).mean, ".2f"),
-        _number(cell.sample(lambda m: m.time_s.total if m.timing else None).mean, ".1f"),
+        _number(cell.total(lambda m: m.time_s.total if m.timing else None), ".1f"),
     ]
 
 

@@ -113,5 +113,9 @@ def show(folder: Path, report: AuditReport) -> Exit:
     rest = f"; {len(skipped)} skipped: {skipped[0].line}" if skipped else ""
     if report.count("different"):
         return Exit.REGRESSION
-    print(f"EQUAL      {folder}: {plural(steps, 'step')} and the evaluation are as they were{rest}")
+    if not steps:
+        print(f"REFUSED    {folder}: no step was recomputed{rest}")
+        return Exit.REFUSED
+    evaluated = " and the evaluation" if report.count("equal", "evaluation") else ""
+    print(f"EQUAL      {folder}: {plural(steps, 'step')}{evaluated} are as they were{rest}")
     return Exit.OK

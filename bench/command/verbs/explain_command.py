@@ -26,7 +26,7 @@ from bench.results.recompute import header_of
 from bench.results.runfolder import EVENTS, group_of, of_run, unended
 from bench.results.schema import MOST_RANKS
 from bench.timeline import rewrite
-from ddp.core.messages.run_bounds import RunEnd
+from ddp.core.messages.run_bounds import RunEnd, RunHeader
 from ddp.core.network.links import parse
 from ddp.process.codec import Record
 
@@ -81,9 +81,9 @@ def located(folder: Path) -> Path:
     return folder if (folder / EVENTS).is_file() else rewrite.locate(folder)
 
 
-def records_in(folder: Path) -> tuple[RunSpec, float, list[Record]]:
-    """Return the run in a folder, its launch (on the clock of its records), and its records after the first; of a run
-    that has not ended, those so far. Raise ValueError."""
+def records_in(folder: Path) -> tuple[RunSpec, RunHeader, list[Record]]:
+    """Return the run in a folder, its first record, and the records after that; of a run that has not ended, those so
+    far. Raise ValueError."""
     records = [record for _, record in rewrite.records(folder)]
     try:
         header = header_of(records)
@@ -92,14 +92,15 @@ def records_in(folder: Path) -> tuple[RunSpec, float, list[Record]]:
     spec = msgspec.convert(header.spec, RunSpec)
     if not 1 <= spec.world_size <= MOST_RANKS:
         raise ValueError(f"{folder / EVENTS}: {spec.world_size} ranks; a run has 1 to {MOST_RANKS}")
-    return spec, header.launched, records[1:]
+    return spec, header, records[1:]
 
 
 def explained_run(folder: Path) -> ExplainedRun:
     """Return where the time of the run in a folder, or of the hidden one beside it, went. Raise ValueError for an
     unreadable folder, UsageError for a run without timings."""
     folder = located(folder)
-    spec, launched, records = records_in(folder)
+    spec, header, records = records_in(folder)
+    launched = header.launched
     about = [f"its source is {spec.source}: these are times of a simulation"] if spec.source else []
     about += [] if ended(records) else [f"these are its times so far: {unended(folder)}"]
     if not spec.timing:

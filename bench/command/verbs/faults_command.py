@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -99,7 +100,11 @@ def _write(options: argparse.Namespace, store: ResultStore, wanted: Sequence[Fau
 
 
 def _check_report(folder: Path) -> None:
-    """Raise ValueError if the table would replace a file that is no such table, such as the README of a project."""
+    """Raise ValueError if the table cannot be written there, or would replace a file that is no such table, such as the
+    README of a project."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if not os.access(folder, os.W_OK):
+        raise ValueError(f"{folder} cannot be written to: give another folder, --report DIR")
     path = folder / README
     if path.exists() and not content(path).startswith(HEAD[0].encode()):
         raise ValueError(f"{path} is no table of faults and would be replaced: give another folder, --report DIR")

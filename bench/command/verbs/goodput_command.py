@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
+from statistics import fmean
 from time import monotonic
 
 from bench.base.exitcodes import Exit
@@ -18,11 +19,13 @@ from bench.base.writing import write_json
 from bench.command.parser import Parser
 from bench.goodput.closed_forms import daly
 from bench.goodput.outages import DAY_S, RATES, Outage, drawn, mean_gap, read_trace, replayed, with_spares
-from bench.goodput.replay import Replay, ReplayCosts, replay, ways
+from bench.goodput.replay import RESTART, Replay, ReplayCosts, replay, ways
 from bench.goodput.table import ReplayedHistory, body, lines
 from ddp.suggest import unknown
 
 MOST_RANKS, MOST_HOURS = 1 << 17, 1e5
+NODES = 400
+"""Nodes of InfiniteHBD's trace."""
 TOLD_S = 5.0
 """Seconds between two lines of progress."""
 COSTS = {
@@ -42,7 +45,9 @@ def add(parser: Parser) -> None:
     """Add the arguments of the verb."""
     trace = "a JSON trace in the format of InfiniteHBD, or meta, llama3, bursts (default: llama3)"
     parser.add_argument("--trace", default="llama3", metavar="PATH|NAME", help=trace)
-    parser.add_argument("--nodes", type=int, default=400, help="nodes that the trace was recorded on (default: 400)")
+    parser.add_argument(
+        "--nodes", type=int, help=f"nodes that the trace was recorded on (default: {NODES}, as InfiniteHBD's)"
+    )
     parser.add_argument("--ranks", type=int, default=400, help="ranks, a node each (default: 400)")
     parser.add_argument("--hours", type=float, default=24.0, help="hours of training without failures (default: 24)")
     every = ",".join(ways())
@@ -87,7 +92,7 @@ def goodput(options: argparse.Namespace) -> Exit:
         replays = tuple(_played(dict.fromkeys(options.policies.split(",")), costs, absences, interval))
     failures = sum(outage.start < costs.hours * 3600 for outage in outages)
     about = Path(options.trace).name, options.seed, compress, failures, gap, spares, options.replace
-    history = ReplayedHistory(*about, costs, replays)
+    history = ReplayedHistory(*about, _away_s(options.replace, absences, replays), costs, replays)
     print("\n".join(lines(history)))
     if options.json is not None:
         with usage():
@@ -101,6 +106,13 @@ def _played(names: Iterable[str], costs: ReplayCosts, absences: list[Outage], in
         took = f"{played.hours:,.1f} h, {played.failures} failures"
         print(f"{way}: goodput {100 * played.goodput.goodput:.1f} %, {took}", file=sys.stderr, flush=True)
         yield played
+
+
+def _away_s(replace_s: float, absences: Sequence[Outage], replays: Sequence[Replay]) -> float:
+    """Return the mean seconds without a machine of the ranks that failed while `restart` was played."""
+    end = max((3600 * each.hours for each in replays if each.way == RESTART), default=0.0)
+    met = [absence.stop - absence.start for absence in absences if absence.start < end]
+    return fmean(met) if met else replace_s
 
 
 def _teller(way: str, hours: float) -> Callable[[float], None]:
@@ -120,7 +132,9 @@ def _outages(options: argparse.Namespace, costs: ReplayCosts) -> tuple[list[Outa
     """Return the outages, and the factor by which their rate is raised."""
     name, path = options.trace, Path(options.trace)
     if name not in RATES and ("/" in name or name.endswith(".json") or path.exists()):
-        trace = read_trace(path, options.nodes)
+        if options.nodes is None:
+            print(f"{path}: taken as of {NODES} nodes, as InfiniteHBD's; give --nodes for another", file=sys.stderr)
+        trace = read_trace(path, options.nodes or NODES)
         compress = options.compress or trace.days * DAY_S / (costs.hours * 3600)
         return replayed(trace, options.ranks, costs.horizon_s, compress, options.seed), compress
     compress = options.compress or 1.0
@@ -144,6 +158,7 @@ def _check(options: argparse.Namespace) -> None:
         if way not in ways():
             raise ValueError(unknown("policy", way, ways()))
     bounds = {"ranks": (2, MOST_RANKS), "hours": (1e-3, MOST_HOURS), "window": (1, 10_000), "nodes": (1, MOST_RANKS)}
+    bounds = {name: bound for name, bound in bounds.items() if getattr(options, name) is not None}
     bounds |= {"step": (1e-3, 1e6), "spares": (0, 1), "replace": (0, 1e7), "jitter": (0, 10)}
     bounds |= {name: (0, 1e7) for name in COSTS if name not in bounds}
     for name, (least, most) in bounds.items():

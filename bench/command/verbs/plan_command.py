@@ -164,7 +164,7 @@ def _time(seconds: float) -> str:
 def estimate(spec: RunSpec, history: Sequence[Metrics]) -> Estimate:
     """Estimate one run from the recorded runs most like it: their start-up time, and their training time scaled to its
     epochs; without such runs, by the epochs of its recipe."""
-    ok = [m for m in history if m.status == "ok" and m.epochs_planned and not m.resumed]
+    ok = [m for m in history if m.status == "ok" and m.epochs_planned and not m.resumed and m.source is None]
     for source, fields in SOURCES.items():
         known = [m for m in ok if all(getattr(m, name) == getattr(spec, name) for name in fields)]
         if known:

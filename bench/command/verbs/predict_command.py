@@ -23,9 +23,9 @@ from bench.predict.cells import Prediction
 from bench.predict.cells import predict as predict_cell
 from bench.predict.evidence import CalibratedCell, CalibratedRun, apart, distinct, grouped, shows_error
 from bench.predict.folder import write_run
-from bench.predict.grid import anchored, calibrated_for, faster, grid, what_if
+from bench.predict.grid import anchored, calibrated_for, faster, grid, settings_for, what_if
 from bench.predict.intervals import ENOUGH, LEVEL
-from bench.predict.play import PredictedCell
+from bench.predict.predicted_cell import PredictedCell
 from bench.predict.traces import TracedSteps, traced
 from bench.results.analysis.stream import sort
 from bench.results.analysis.training import train_seconds
@@ -123,13 +123,15 @@ def calibrated_run(folder: Path) -> CalibratedRun:
     """Return the calibrated costs of a run and its samples per second. Raise ValueError, also if the run cannot be
     played by these costs."""
     folder = located(folder)
-    spec, launched, records = records_in(folder)
+    spec, header, records = records_in(folder)
+    launched = header.launched
     if not ended(records):
         raise ValueError(f"{folder}: {unended(folder)}")
     with of_run(folder):
         try:
             stream = sort(records, launched)
-            costs = calibrated(stream, spec, launched)
+            cores = header.env.get("cores")
+            costs = calibrated(stream, spec, launched, cores if type(cores) is int and cores > 0 else None)
             run = CalibratedRun(costs, stream.figures.samples / train_seconds(stream), launched)
             run.scale(None)
         except ValueError as error:
@@ -161,11 +163,11 @@ def _cells(
         cell = cell if options.anchor is None else anchored(cell, options.anchor)
         yield "", cell, source
         for name, other in what_if(cell, source.calibration) if options.what_if else ():
-            yield (
-                name,
-                other,
-                source if other.policy == cell.policy else calibrated_for(other.policy, cell.ranks, sources),
-            )
+            runs = source
+            if other.policy != cell.policy:
+                runs = calibrated_for(other.policy, cell.ranks, sources)
+                other = replace(other, settings=settings_for(other.policy, cell.ranks, runs))
+            yield name, other, runs
 
 
 def step_times(text: str) -> StepDistribution | TracedSteps:
@@ -193,6 +195,8 @@ def _links(word: str, ranks: int, bandwidth: float, calibration: Calibration) ->
         raise ValueError(f"--links {word}: the run has no links; give them before it, such as 'wan_1g_30ms {word}'")
     same = word == AS_CALIBRATED or word in ALGORITHMS
     links = calibration.links if same else links_for(word.split(), ranks)
+    if same and links is not None:
+        links_for(links.words, ranks)
     links = replace(links, algorithm=word) if links is not None and word in ALGORITHMS else links
     if bandwidth == 1.0:
         return links

@@ -51,8 +51,13 @@ class ProofOrder:
         _provable(config)
         plan = make_plan(_quiet(config))
         known = self.plans.setdefault((plan.spec.model, plan.spec.data, plan.job.step), [])
-        if all((other.spec.mode, other.spec.world_size) != (plan.spec.mode, plan.spec.world_size) for other in known):
+        size = (plan.spec.mode, plan.spec.world_size)
+        same = next((other.spec for other in known if (other.spec.mode, other.spec.world_size) == size), None)
+        if same is None:
             known.append(plan)
+        elif (same.seed, same.config_hash) != (plan.spec.seed, plan.spec.config_hash):
+            which = f"{size[0]} on {size[1]} ranks" if size[1] > 1 else size[0]
+            raise UsageError(f"{which} is proved once: give the seed and each other setting one value")
 
 
 @dataclass

@@ -41,6 +41,9 @@ def rerun(folder: Path) -> Exit:
         word = "FAILED    " if after.status == "failed" else "DIFFERENT "
         print(f"{word} {folder}: it ended {run.metrics.status}, and {after.status} now")
         return gravest((STATUS[after.status], Exit.REGRESSION))
+    if after.status == "failed":
+        print(f"FAILED     {folder}: it failed then, and fails now: {after.error}")
+        return Exit.FAILED
     code = compare(run, after)
     if code is not Exit.OK:
         for line in _surroundings(run.metrics, environment.describe(), environment.source()):
@@ -77,6 +80,9 @@ def compare(run: Run, after: Metrics) -> Exit:
     """Print how a run compares with another one of its cell and seed; return the exit code."""
     folder, before = run.path, run.metrics
     differences = unlike(before, after)
+    if not differences and before.params_sha256 is None:
+        print(f"INCONCLUSIVE {folder}: neither run has a digest of its parameters to compare")
+        return Exit.INCONCLUSIVE
     if not differences:
         digest, epochs = str(before.params_sha256)[:16], plural(len(before.epochs), "epoch")
         print(f"EQUAL      {folder}: the same bits: parameters {digest}, {epochs}")

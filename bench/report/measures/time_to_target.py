@@ -49,8 +49,9 @@ def all_reached(*cells: Cell) -> bool:
 
 
 def reach(cell: Cell) -> Reach:
-    """Return the cost of each seed of a cell; a seed that failed or diverged before the target is a miss."""
-    runs = [run.metrics for run in cell.counted if run.metrics.status != "killed"]
+    """Return the cost of each seed of a cell; a seed that failed or diverged before the target is a miss. Predicted runs,
+    which train nothing, take no part."""
+    runs = [m for run in cell.counted if (m := run.metrics).status != "killed" and m.source != "predicted"]
     samples, seconds = (
         tuple(math.inf if not m.target.reached or value(m.target) is None else float(value(m.target)) for m in runs)
         for value in (attrgetter("samples"), attrgetter("seconds"))

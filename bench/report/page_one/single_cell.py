@@ -54,12 +54,12 @@ def tiles(cells: Sequence[Cell]) -> tuple[Tile, ...]:
         ),
         Tile(
             "samples/s",
-            number(cell.speed.mean),
+            number(timing.speed.mean),
             "" if efficiency is None else f"{percent(efficiency)} of what its ranks could do alone",
             dim=timing.disturbed,
         ),
         Tile("time to target" if axis == "seconds" else "samples to target", known, goal, dim=timing.disturbed)
-        if target is not None
+        if target is not None and whole.n
         else None,
         Tile("of its ranks' time computing", percent(fmean(shares)), "*Where the time went* has the rest")
         if shares

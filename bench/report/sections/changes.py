@@ -23,12 +23,7 @@ from bench.validate.baselines.fingerprint import cell_config, flat, one_machine
 
 Value = Callable[[Metrics], float | None]
 SPEED, ARRIVAL = "samples/s", "samples to target"
-RATIOS: dict[str, Value] = {
-    SPEED: lambda m: m.throughput.samples_per_s,
-    ARRIVAL: lambda m: m.target.samples,
-}
-"""Figures that are compared as a ratio -> the function that reads them."""
-
+"""Figures that are compared as a ratio."""
 
 OWN = ("training.code", "training.data", "training.dependencies")
 BESIDE = ("audit", "timing", "code", "cluster.bind", *OWN)
@@ -80,8 +75,11 @@ class Pair:
     @property
     def ratios(self) -> dict[str, MeanDifference | None]:
         """Name of a ratio -> logarithm of now over before; of samples to the target only if no seed missed it."""
-        left_out = () if all_reached(self.before, self.now) else (ARRIVAL,)
-        return {name: None if name in left_out else ratio(*self._values(value)) for name, value in RATIOS.items()}
+        arrived = all_reached(self.before, self.now)
+        return {
+            SPEED: ratio(*(timing.speeds for timing in self.timings)),
+            ARRIVAL: ratio(*self._values(lambda m: m.target.samples)) if arrived else None,
+        }
 
     @cached_property
     def reached(self) -> tuple[float, float]:

@@ -17,7 +17,8 @@ INTRO = (
     "gradients are averaged; *ms* is the time of one, on the wire or in averaging snapshots, its median and 95th "
     "percentile. *Bytes* are the payload that all ranks hand over; *of formula*: over meetings × ranks × parameters × "
     "width, which leaves out buffers and bookkeeping (no formula: collectives that PyTorch hides, lost ranks). *Apart*: "
-    "how far replicas were from their average before it, relative to it, median. – means not measured."
+    "how far replicas were from their average before it, relative to it, median. *Meetings* and *bytes* leave out resumed "
+    "runs. – means not measured."
 )
 
 
@@ -37,14 +38,12 @@ def _row(cell: Cell) -> dict[str, str]:
     def mean(value: Callable[[Run], float | None]) -> float | None:
         return Sample.of([value(run) for run in runs]).mean
 
-    bytes_sent = (
-        mean(lambda run: float(run.metrics.sync.bytes)) if any(run.metrics.sync.count for run in runs) else None
-    )
+    bytes_sent = cell.total(lambda m: float(m.sync.bytes)) if any(run.metrics.sync.count for run in runs) else None
     return {
         "mode": plain(cell.marked),
         "n": str(len(runs)),
         "what": "/".join(sorted({run.metrics.sync.kind for run in runs})),
-        "meetings": count(mean(lambda run: float(run.metrics.sync.count))),
+        "meetings": count(cell.total(lambda m: float(m.sync.count))),
         "bytes": size(bytes_sent),
         "bytes of one": size(mean(lambda run: _ratio(run.metrics.sync.bytes, run.metrics.sync.count))),
         "of formula": percent(mean(lambda run: _ratio(run.metrics.sync.bytes, formula(run))), 1),

@@ -12,7 +12,8 @@ INTRO = (
     "*× solo*: samples per second over solo's, of geometric means over the undisturbed seeds. *Vs alone*: samples per "
     "second over the sum of what the ranks would do if they never waited nor communicated, measured in the same run; "
     "*steady*: the same without the controller's calibration and the last round, and with the time between a rank's steps "
-    "counted as work (–: the run is too short). *Waiting*: share of the ranks' wall time."
+    "counted as work (–: the run is too short). *Waiting*: share of the ranks' wall time. *Syncs* and *train s* leave out "
+    "resumed runs."
 )
 
 
@@ -47,8 +48,8 @@ def _row(rival: Rival) -> dict[str, str]:
         "× solo": times(rival.speedup),
         "vs alone": percent(rival.efficiency),
         "steady": percent(rival.steady, 1),
-        "syncs": count(cell.sample(lambda m: float(m.sync.count)).mean),
+        "syncs": count(cell.total(lambda m: float(m.sync.count))),
         "sync ms p50": number(cell.sample(lambda m: m.sync.ms_p50 if m.timing else None).mean),
         "waiting": percent(cell.sample(lambda m: mean_share(m, "wait"))),
-        "train s": number(cell.sample(lambda m: m.time_s.train if m.timing else None).mean),
+        "train s": number(cell.total(lambda m: m.time_s.train if m.timing else None)),
     }

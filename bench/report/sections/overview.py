@@ -81,7 +81,7 @@ def _converges(page: Page, cells: list[Cell]) -> str:
         text += f" Worse than the baseline: {listed(worse)}."
     reaches = [reach(cell) for cell in cells]
     reached = f"{sum(r.reached for r in reaches)} of {plural(sum(r.n for r in reaches), 'run')}"
-    untargeted = all(cell.about.target.value is None for cell in cells)
+    untargeted = all(row.cell.about.target.value is None or not row.n for row in reaches)
     return text if untargeted else f"{text} The target was reached by {reached}."
 
 

@@ -20,7 +20,8 @@ from bench.results.analysis.slow import sentence
 from bench.results.analysis.slow_links import OVER_SLOW_LINK, divide
 from bench.results.analysis.stream import RunRecords, Slices
 from bench.results.analysis.stretches import clipped, seconds
-from ddp.core.anomalies.slowness import HOST
+from ddp.core.anomalies.slowness import HOST, SlowRank
+from ddp.core.messages.commands import Drop
 from ddp.core.network.links import Links
 
 COMPUTE, SLOWNESS, INPUT, ORDERS = "computing", "slower than the others", "input", "waiting for orders or the end"
@@ -80,9 +81,17 @@ def explained(
     for row, slow in zip(whole, slowness([row[COMPUTE] for row in whole], list(samples.values())), strict=True):
         row[COMPUTE], row[SLOWNESS] = row[COMPUTE] - slow, slow
     slow_ones = [each for each in stream.figures.slow.ranks if each.cause != HOST]
-    notes = divide(whole, slices, stream.behind, slow_ones, links) if not stream.hidden else []
+    ended = [_until_lost(each, stream) for each in slow_ones]
+    notes = divide(whole, slices, stream.behind, ended, links) if not stream.hidden else []
     run = causes_of(whole, span, sum(samples.values()), stream.hidden)
     return replace(run, notes=(*(sentence(slow_row(each, stream.zero)) for each in slow_ones), *notes))
+
+
+def _until_lost(slow: SlowRank, stream: RunRecords) -> SlowRank:
+    """Return a slow rank with the end of its slowness, if that was the loss of the rank."""
+    losses = [at for at, record in stream.moves if isinstance(record, Drop) and record.rank == slow.rank]
+    gone = min((at for at in losses if at >= slow.named), default=None)
+    return replace(slow, healed=gone) if slow.healed is None else slow
 
 
 def causes_of(rows: Sequence[dict[str, float]], span: float, samples: int, hidden: bool = False) -> ExplainedRun:

@@ -137,6 +137,8 @@ class _Faults:
         self._broken: list[AverageFailed] = []
         """The failures of the collective that broke last, until a new group is formed."""
         self._cost_a_rank = self._parting = self._aborted = False
+        self._checkpoint, self._since = -1, 0.0
+        """The checkpoint from which ranks began again last, and the seconds from it until they did."""
         self.rows: list[FaultRow] = []
 
     def add(self, at: float, record: Trouble) -> None:
@@ -166,9 +168,13 @@ class _Faults:
                 self._return(at, record.rank)
             case Resumed():  # all ranks are present again
                 self.end_break()
+                if record.index != self._checkpoint:
+                    self._checkpoint, self._since = record.index, 0.0
+                at += self._since  # since the checkpoint, ranks may have begun again before
                 self.rows = [*map(_as_earlier, self.rows), *_past(record.faults, at - self._zero)]
                 if record.because:
                     self._begun_again(at, record)
+                self._since += record.since_s[0]
                 self._live = list(range(self._world_size))
                 self._rows_by_rank.clear()
 
@@ -194,7 +200,9 @@ class _Faults:
         """Record what ended all ranks, which then restarted from a checkpoint."""
         match = _ENDED.fullmatch(record.because)
         rank, kind, text = (int(match[1]), match[2], match[3]) if match else (None, "", record.because)
-        action = f"{_ALL_WENT_ON} from checkpoint {record.index}, {record.since_s[0]:.1f} s after it was made"
+        action = (
+            f"{_ALL_WENT_ON} from checkpoint {record.index}, {self._since + record.since_s[0]:.1f} s after it was made"
+        )
         action += f"; {record.again:,} samples were trained again" if record.again else ""
         since, until = record.since_s
         self._row(

@@ -28,11 +28,8 @@ def goodput(
     samples = sum(histories.merged.values()) or sum(histories.trained.values())
     redone = _redone(stream) or (0.0 if stream.resumed else sum(attempt.samples for attempt in attempts))
     sums = repetition(sums, redone * sums["kept"] / samples if samples else 0.0, again=_went_on(stream))
-    thrown, until = _before(stream, launched, attempts)
-    ranks = (stream.resumed.ranks if stream.resumed is not None else 0) or world_size
-    return projections(
-        sums | {"discarded": sums["discarded"] + ranks * thrown, "starting": sums["starting"] + world_size * until}
-    )
+    thrown, until = _before(stream, world_size, launched, attempts)
+    return projections(sums | {"discarded": sums["discarded"] + thrown, "starting": sums["starting"] + until})
 
 
 def histories_of(stream: RunRecords, world_size: int, launched: float, ended: float) -> Histories:
@@ -70,13 +67,19 @@ def projections(seconds: Mapping[str, float]) -> Goodput | None:
     )
 
 
-def _before(stream: RunRecords, launched: float, attempts: Sequence[Attempt]) -> tuple[float, float]:
-    """Return the seconds of each rank whose work is not kept, before all ranks began again, and until they did."""
+def _before(stream: RunRecords, world_size: int, launched: float, attempts: Sequence[Attempt]) -> tuple[float, float]:
+    """Return the seconds of all ranks whose work is not kept, before they began again, and until they did."""
     if stream.resumed is not None:
-        since, until = stream.resumed.since_s
-        return max(since - until, 0.0), until
+        thrown, starting, ranks = 0.0, 0.0, world_size
+        for resumed in reversed(stream.resumptions):
+            since, until = resumed.since_s
+            starting += ranks * until
+            ranks = resumed.ranks or ranks
+            thrown += ranks * max(since - until, 0.0)
+        return thrown, starting
     trained = sum(attempt.ended - attempt.begun for attempt in attempts)
-    return trained, launched - attempts[0].launched - trained if attempts else 0.0
+    until = launched - attempts[0].launched - trained if attempts else 0.0
+    return world_size * trained, world_size * until
 
 
 def _went_on(stream: RunRecords) -> bool:
@@ -90,8 +93,9 @@ def _redone(stream: RunRecords) -> float:
     if stream.resumed is None or stream.earlier is None:
         return 0.0
     # Earlier versions wrote `again` only after an automatic restart.
-    if stream.resumed.because or stream.resumed.again:
-        return float(stream.resumed.again)
+    again = sum(resumed.again for resumed in stream.resumptions)
+    if stream.resumed.because or again:
+        return float(again)
     before = stream.earlier.resumed.samples if stream.earlier.resumed is not None else 0
     trained = sum(event.samples for event in stream.earlier.of(Progress))
     return float(max(before + trained - stream.resumed.samples, 0))

@@ -151,15 +151,26 @@ class Histories:
 
     def regroupings(self) -> list[Regrouping]:
         """Return when the other ranks had to regroup, for ranks that were lost and ranks that returned."""
-        regroupings = []
-        for at, record in (entry for moves in self.moves.values() for entry in moves):
-            if isinstance(record, Drop):
-                place = bisect_left(self.groups, at)
-                regroupings.append(Regrouping(at, self.groups[place] if place < len(self.groups) else at))
-            elif isinstance(record, Joined):
-                place = bisect_right(self.partings, at)
-                regroupings.append(Regrouping(self.partings[place - 1] if place else at, at))
-        return sorted(set(regroupings))
+        regroupings = set[Regrouping]()
+        for moves in self.moves.values():
+            present = True
+            for at, record in moves:
+                if isinstance(record, Drop):
+                    since = at if present else self._parted_for(at)
+                    place = bisect_left(self.groups, at)
+                    if since is not None:
+                        regroupings.add(Regrouping(since, self.groups[place] if place < len(self.groups) else at))
+                elif isinstance(record, Joined):
+                    place = bisect_right(self.partings, at)
+                    regroupings.add(Regrouping(self.partings[place - 1] if place else at, at))
+                present = isinstance(record, Joined)
+        return sorted(regroupings)
+
+    def _parted_for(self, at: float) -> float | None:
+        """Return when the ranks stopped for one that was lost at `at`, before it was among them; None: they did not, and go
+        on as they were."""
+        parting, group = _before(self.partings, at, self.begin), _before(self.groups, at, self.begin)
+        return parting if parting > group else None
 
     def last_report(self, rank: int, before: float) -> float:
         """Return when a rank last reported training before that time; `begin` if it never did."""

@@ -95,6 +95,13 @@ class RunRecords:
         return [*(self.earlier.parts_in_turn if self.earlier is not None else ()), self]
 
     @property
+    def resumptions(self) -> list[Resumed]:
+        """The resumptions from the checkpoint with which this part begins, in order: several, if no work between them was
+        kept."""
+        every = [part.resumed for part in self.parts_in_turn if part.resumed is not None]
+        return [each for each in every if self.resumed is not None and each.index == self.resumed.index]
+
+    @property
     def hidden(self) -> bool:
         """Ranks synchronize inside every step, but no collective is recorded: forward, backward and optimizer contain
         it. So it is in PyTorch's engines."""

@@ -175,7 +175,7 @@ def _together(known: Records, data: DataContent) -> Iterator[str]:
     epochs = grouped((event.epoch, event) for event in known.trained)
     if not data.shuffled or known.ready[0].samples != data.training.samples:
         return  # a custom sampler may draw a sample twice
-    labels: Sequence[int] = data.training.labels
+    labels = data.training.labels
     torn = known.torn()
     for epoch, parts in sorted(epochs.items()):
         if epoch in torn:
@@ -184,8 +184,8 @@ def _together(known: Records, data: DataContent) -> Iterator[str]:
         if content is not None and content != data.training.content:
             yield f"epoch {epoch}: all trained samples have the digest {content}, the data set has {data.training.content}"
         counts = _labels(parts)
-        labels = labels or counts
-        for label, (count, there) in enumerate(zip_longest(counts, labels, fillvalue=0) if counts else ()):
+        compared = bool(counts) and bool(labels)  # those of a data set that differs at each reading are not known
+        for label, (count, there) in enumerate(zip_longest(counts, labels, fillvalue=0) if compared else ()):
             if count != there:
                 yield f"epoch {epoch}: label {label} was trained {count} times, the data set has it {there} times"
 

@@ -131,9 +131,8 @@ class FlatState:
                 continue
             if present is None or isinstance(tensor, nn.Parameter):
                 where = f"{type(module).__name__}.{name}"
-                raise ValueError(
-                    f"{where} was replaced during training: change it in place (copy_), ranks share its memory"
-                )
+                remedy = "change it in place (copy_), ranks share its memory; an RNN must not call flatten_parameters()"
+                raise ValueError(f"{where} was replaced during training: {remedy}")
             place = self._buffers[id(tensor)]
             if present.numel() != place.numel() or not torch.can_cast(present.dtype, place.dtype):
                 raise ValueError(

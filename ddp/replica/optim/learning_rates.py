@@ -38,6 +38,11 @@ class Rates:
         self._set: list[float] = []
         """The rates of the last `apply`."""
 
+    @property
+    def own(self) -> list[float]:
+        """The rates with which the optimizer was created, by parameter group."""
+        return list(self._own)
+
     def check(self) -> None:
         """Raise ValueError if a rate is no longer what `apply` set it to."""
         self._refuse_others(self._set, "step")

@@ -88,3 +88,19 @@ def test_a_collective_that_broke_by_a_loss_that_ended_all_ranks_is_no_row_of_its
     abort = commands.Abort("failed", "gradients could not be exchanged: Connection closed by peer")
     (fault,) = rows([(103.0, broke), (103.1, abort)], 100.0, 2)
     assert (fault.rank, fault.kind, fault.action) == (None, "average_failed", "ended the run")
+
+
+def test_what_two_attempts_after_one_checkpoint_cost_is_added_up() -> None:
+    """Only the second one counted, and its loss seemed to come before the first."""
+    header, *records = make_records(SPEC)
+    one = events.Resumed(LAUNCHED + 5.0, 3, 1, 64, "runs/x", "rank 1: gone", 48, (3.0, 1.0))
+    two = events.Resumed(LAUNCHED + 5.0, 3, 1, 64, "runs/x", "rank 2: gone", 16, (5.0, 1.0))
+    both, last = (make_metrics(SPEC, [header, *records[:40], *back, *records]) for back in ([one, two], [two]))
+    assert both.goodput is not None
+    assert last.goodput is not None
+    assert both.goodput.rank_seconds == pytest.approx(last.goodput.rank_seconds + 3 * 3.0)
+    repeated = [each.goodput.parts.repeated * each.goodput.rank_seconds for each in (both, last) if each.goodput]
+    assert repeated[0] > repeated[1]
+    first, second = (row for row in both.faults if row.action.startswith("all ranks"))
+    assert first.seconds < second.seconds
+    assert "8.0 s after it was made" in second.action

@@ -31,3 +31,21 @@ def test_what_steps_keep_books_in_counts_by_name_alone(monkeypatch: pytest.Monke
         assert [name.rpartition(" ")[2] for name in after.moved(before)] == ["count", "history"]
         codes.append(TaskDigest(moving=after.moved(before)).of([names["step"]]))
     assert codes[0] == codes[1] != codes[2]
+
+
+@pytest.mark.parametrize("made", ["np.random.default_rng(0)", "random.Random(0)", "np.zeros(3)", "torch.zeros(3)"])
+def test_what_steps_draw_from_or_add_to_counts_by_name_alone(monkeypatch: pytest.MonkeyPatch, made: str) -> None:
+    """A generator of its own put every seed of a script into a cell of its own."""
+    change = "kept.random()" if "andom" in made else "kept[0] += 1"
+    script = f"import random\nimport numpy as np\nimport torch\n\nkept = {made}\n\ndef step():\n    {change}\n"
+    codes = []
+    for earlier in (0, 4):
+        names = objects(monkeypatch, script)
+        for _ in range(earlier):
+            names["step"]()
+        before, after = TaskDigest(), TaskDigest()
+        before.of([names["step"]])
+        names["step"]()
+        after.of([names["step"]])
+        codes.append(TaskDigest(moving=after.moved(before)).of([names["step"]]))
+    assert codes[0] == codes[1]

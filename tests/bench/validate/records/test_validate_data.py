@@ -10,14 +10,17 @@ import pytest
 
 from bench.results.runfolder import Run
 from bench.results.schema import FaultRow
+from bench.validate import Terms, judge
 from bench.validate.checks import data
 from bench.validate.records.reading import unsealed
 from bench.validate.records.run_records import Records
-from ddp.core.messages.event_parts import DataContent
+from ddp.core.messages.event_parts import DataContent, SetContent
 from ddp.core.messages.events import Merged, Progress, Ready, Resumed, Trained
 from ddp.core.messages.join_events import Joined, Joining
+from ddp.process.codec import Record
+from tests.bench.references import TODAY
 from tests.bench.streams import make_metrics, make_spec
-from tests.bench.validate.told import DATA, told, write
+from tests.bench.validate.told import DATA, each, told, write
 
 SPEC = make_spec("nccl_cadence")
 TOLD = told(SPEC)
@@ -80,3 +83,20 @@ def test_a_rank_that_comes_back_has_the_data_of_the_others(
     found = next(data._amiss(None, run, unsealed(run).records, DATA), "")
     assert sign in found
     assert bool(sign) == bool(found)
+
+
+def test_labels_that_are_drawn_anew_are_no_failure(tmp_path: Path) -> None:
+    """Those of the first epoch were taken for what the data set has."""
+
+    def drawn(records: list[Record]) -> list[Record]:
+        def relabelled(event: Trained) -> Trained:
+            half = event.samples // 2 + event.epoch
+            unknown = dict.fromkeys(("content", "wanted", "placed", "placed_wanted"))
+            return replace(event, **unknown, labels=(half, event.samples - half))
+
+        data = replace(DATA, training=SetContent(1920))
+        return each(Trained, relabelled)(each(Ready, lambda event: replace(event, data=data))(records))
+
+    write(tmp_path, make_spec("solo"), drawn)
+    judgement = judge([tmp_path], tmp_path / "none", Terms(today=TODAY))
+    assert {verdict.name for verdict in judgement.verdicts if verdict.check == "data"} == {"PASS"}
