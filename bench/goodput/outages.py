@@ -90,7 +90,7 @@ def _trace(path: Path, rows: Sequence[tuple[float, str, str, str]], nodes: int) 
         raise ValueError(f"{path}: no trace of faults: all events are at time 0")
     outages = tuple(_paired(sorted(rows, key=lambda row: (row[0], row[1] == "fault_end")), days))
     if not outages:
-        raise ValueError(f"{path}: no trace of faults: no event is a fault_start")
+        raise ValueError(f"{path}: no trace of faults: no fault_start before its last event")
     if (named := len({node for node, _, _ in outages})) > nodes:
         raise ValueError(f"{path}: {named} nodes fail, and --nodes says that there were {nodes}")
     return FailureTrace(nodes, days, outages)

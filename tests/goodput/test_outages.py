@@ -23,6 +23,9 @@ EVENTS = [
 ]
 
 
+LATER = {"node_id": "a", "event_time": 2, "event_type": "fault_end"}
+
+
 def written(folder: Path, events: object) -> Path:
     path = folder / "trace.json"
     path.write_text(json.dumps(events), encoding="utf-8")
@@ -59,11 +62,11 @@ def test_more_ranks_have_more_copies_and_longer_runs_begin_again(trace: Path) ->
         ([], 5, "no list of events"),
         ([1], 5, "no trace of faults: event 1; it must be a JSON list of"),
         ([{"node_id": "a"}], 5, r"event \{'node_id': 'a'\}; it must be a JSON list of .*event_time.*event_type"),
-        ([{"node_id": "a", "event_time": 1, "event_type": "fault_end"}], 5, "no event is a fault_start"),
+        ([{"node_id": "a", "event_time": 1, "event_type": "fault_end"}], 5, "no fault_start before its last event"),
         ([{"node_id": "a", "event_time": -1, "event_type": "fault_start"}], 5, "'event_time': -1.*DAYS from 0 up"),
         ([{"node_id": "a", "event_time": float("nan"), "event_type": "fault_start"}], 5, "nan.*DAYS from 0 up"),
         ([{"node_id": "a", "event_time": 1, "event_type": "fire"}], 5, "not fire"),
-        ([{"node_id": name, "event_time": 1, "event_type": "fault_start"} for name in "ab"], 1, "--nodes"),
+        ([{"node_id": name, "event_time": 1, "event_type": "fault_start"} for name in "ab"] + [LATER], 1, "--nodes"),
     ],
 )
 def test_what_is_no_trace_is_refused(tmp_path: Path, events: object, nodes: int, complaint: str) -> None:

@@ -132,9 +132,9 @@ def _outages(options: argparse.Namespace, costs: ReplayCosts) -> tuple[list[Outa
     """Return the outages, and the factor by which their rate is raised."""
     name, path = options.trace, Path(options.trace)
     if name not in RATES and ("/" in name or name.endswith(".json") or path.exists()):
+        trace = read_trace(path, options.nodes or NODES)
         if options.nodes is None:
             print(f"{path}: taken as of {NODES} nodes, as InfiniteHBD's; give --nodes for another", file=sys.stderr)
-        trace = read_trace(path, options.nodes or NODES)
         compress = options.compress or trace.days * DAY_S / (costs.hours * 3600)
         return replayed(trace, options.ranks, costs.horizon_s, compress, options.seed), compress
     compress = options.compress or 1.0

@@ -81,8 +81,8 @@ def explained(
     for row, slow in zip(whole, slowness([row[COMPUTE] for row in whole], list(samples.values())), strict=True):
         row[COMPUTE], row[SLOWNESS] = row[COMPUTE] - slow, slow
     slow_ones = [each for each in stream.figures.slow.ranks if each.cause != HOST]
-    ended = [_until_lost(each, stream) for each in slow_ones]
-    notes = divide(whole, slices, stream.behind, ended, links) if not stream.hidden else []
+    until = [_until_lost(each, stream) for each in slow_ones]
+    notes = divide(whole, slices, stream.behind, until, links) if not stream.hidden else []
     run = causes_of(whole, span, sum(samples.values()), stream.hidden)
     return replace(run, notes=(*(sentence(slow_row(each, stream.zero)) for each in slow_ones), *notes))
 

@@ -65,7 +65,8 @@ def faults(stream: RunRecords, world_size: int) -> list[FaultRow]:
             returns[record.rank].append(at)
     lost = _lost_samples(stream, returns)
     merged = max((record.at for record in stream.of(Merged)), default=-inf)
-    lines = rows(stream.trouble, stream.zero, len(stream.ready) or world_size)
+    since = sum(resumed.since_s[0] for resumed in stream.resumptions[:-1])
+    lines = rows(stream.trouble, stream.zero, len(stream.ready) or world_size, since)
     for index, row in enumerate(lines):
         at = stream.zero + row.seconds
         if not row.earlier and (count := lost.get(_life(returns, row.rank, at))):
@@ -74,10 +75,11 @@ def faults(stream: RunRecords, world_size: int) -> list[FaultRow]:
     return lines
 
 
-def rows(trouble: Iterable[tuple[float, Trouble]], zero: float, world_size: int) -> list[FaultRow]:
+def rows(trouble: Iterable[tuple[float, Trouble]], zero: float, world_size: int, since: float = 0.0) -> list[FaultRow]:
     """Return the faults in the order in which they were noticed. `trouble`: (seconds on the clock of the records,
-    record); `zero`: the launch on that clock."""
-    fold = _Faults(zero, world_size)
+    record); `zero`: the launch on that clock; `since`: seconds from the checkpoint from which all ranks began again to the
+    last such beginning before."""
+    fold = _Faults(zero, world_size, since)
     for at, record in trouble:
         fold.add(at, record)
     fold.end_break()
@@ -129,16 +131,14 @@ _WENT_ON, _ALL_WENT_ON, _ENDED_IT = "went on with", "all ranks went on", "ended 
 class _Faults:
     """Folds records into rows."""
 
-    def __init__(self, zero: float, world_size: int) -> None:
-        self._zero, self._world_size = zero, world_size
+    def __init__(self, zero: float, world_size: int, since: float = 0.0) -> None:
+        self._zero, self._world_size, self._since = zero, world_size, since
         self._live = list(range(world_size))
         self._rows_by_rank: dict[int, int] = {}
         """Rank that raised or is lost -> index of its row."""
         self._broken: list[AverageFailed] = []
         """The failures of the collective that broke last, until a new group is formed."""
         self._cost_a_rank = self._parting = self._aborted = False
-        self._checkpoint, self._since = -1, 0.0
-        """The checkpoint from which ranks began again last, and the seconds from it until they did."""
         self.rows: list[FaultRow] = []
 
     def add(self, at: float, record: Trouble) -> None:
@@ -168,13 +168,10 @@ class _Faults:
                 self._return(at, record.rank)
             case Resumed():  # all ranks are present again
                 self.end_break()
-                if record.index != self._checkpoint:
-                    self._checkpoint, self._since = record.index, 0.0
-                at += self._since  # since the checkpoint, ranks may have begun again before
+                at += self._since
                 self.rows = [*map(_as_earlier, self.rows), *_past(record.faults, at - self._zero)]
                 if record.because:
                     self._begun_again(at, record)
-                self._since += record.since_s[0]
                 self._live = list(range(self._world_size))
                 self._rows_by_rank.clear()
 

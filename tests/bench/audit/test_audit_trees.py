@@ -63,7 +63,7 @@ def test_an_audit_that_fails_is_one_line_and_the_others_are_audited(
     out, err = capsys.readouterr()
     assert out.splitlines() == [
         f"FAILED     {first}: the audit failed: its process ended with exit code -9",
-        f"EQUAL      {second}: 0 steps and the evaluation are as they were",
+        f"REFUSED    {second}: no step was recomputed",
         f"FAILED     {third}: the audit failed: ValueError: no",
     ]
     assert err.splitlines() == ["ValueError: no", "Traceback"]

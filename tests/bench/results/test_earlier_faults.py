@@ -92,10 +92,9 @@ def test_a_collective_that_broke_by_a_loss_that_ended_all_ranks_is_no_row_of_its
 
 def test_what_two_attempts_after_one_checkpoint_cost_is_added_up() -> None:
     """Only the second one counted, and its loss seemed to come before the first."""
-    header, *records = make_records(SPEC)
-    one = events.Resumed(LAUNCHED + 5.0, 3, 1, 64, "runs/x", "rank 1: gone", 48, (3.0, 1.0))
-    two = events.Resumed(LAUNCHED + 5.0, 3, 1, 64, "runs/x", "rank 2: gone", 16, (5.0, 1.0))
-    both, last = (make_metrics(SPEC, [header, *records[:40], *back, *records]) for back in ([one, two], [two]))
+    one = events.Resumed(LAUNCHED, 3, 1, 64, "runs/x", "rank 1: gone", 48, (3.0, 1.0))
+    two = events.Resumed(LAUNCHED, 3, 1, 64, "runs/x", "rank 2: gone", 16, (5.0, 1.0))
+    both, last = (make_metrics(SPEC, [*back, *make_records(SPEC)]) for back in ([one, two], [two]))
     assert both.goodput is not None
     assert last.goodput is not None
     assert both.goodput.rank_seconds == pytest.approx(last.goodput.rank_seconds + 3 * 3.0)
