@@ -76,10 +76,10 @@ def shares(cell: PredictedCell) -> bool:
     return cell.cores is not None and cell.ranks > cell.cores
 
 
-def cores_of_run(asked: int | None, calibration: Calibration) -> int | None:
-    """Return the cores of the calibrated run's host, for a prediction with `asked` cores: these if they were not recorded.
-    None: each rank is played with a core of its own."""
-    return None if asked is None else calibration.cores or asked
+def cores_of_run(cores: int | None, calibration: Calibration) -> int | None:
+    """Return the cores of the calibrated run's host, for a prediction with `cores`: these if they were not recorded. None:
+    each rank is played with a core of its own."""
+    return None if cores is None else calibration.cores or cores
 
 
 def shares_anew(cell: PredictedCell, calibration: Calibration) -> bool:
