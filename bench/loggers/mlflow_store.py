@@ -142,7 +142,7 @@ def write(run: Recorded, output: Path, live: Live | None = None) -> Path:
     try:
         stored.add([s for s in run.scalars if (s.name, s.step) not in stored.values])
         stored.describe(run)
-        stored.close(run.metrics.status, run.metrics.time_s.total)
+        stored.close(run.metrics.status, run.seconds)
     except Exception:
         for begun in (stored, live):  # it would be listed as running forever
             if isinstance(begun, Stored):
