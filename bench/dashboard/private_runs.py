@@ -19,6 +19,7 @@ from bench.dashboard.process import DashboardProcess
 from bench.results.analyze import analyze
 from bench.results.live.run import RunFigures
 from bench.results.runfolder import CONFIG, GRAPH, METRICS
+from bench.results.training_settings import micro_batches
 from ddp.process.codec import Record, decode
 
 Json = dict[str, Any]
@@ -74,7 +75,7 @@ def _spec(config: Json, timing: bool) -> RunSpec:
         policy=policy and policy["name"],
         seed=train.get("seed", 0),
         epochs=train["epochs"],
-        batch_size=train.get("batch_size", 1),
+        batch_size=train.get("batch_size", 1) * micro_batches(config),
         lr=0.0,
         lr_scale=1.0,
         speeds=tuple(config["cluster"]["speeds"]),

@@ -72,6 +72,12 @@ class Learning:
         """Take note of the time of an event."""
         self._figures.advance(at)
 
+    @property
+    def earlier(self) -> float:
+        """Return the seconds from the first launch to the last one."""
+        resumed = self._figures.resumed
+        return 0.0 if resumed is None else self._figures.since(resumed.at)
+
 
 def _of_plan(name: str) -> bool:
     return name == "schedule/anchor" or name.endswith("/steps_per_window")
@@ -103,7 +109,8 @@ class RunFollower:
             scalars, self._tail.state.scalars = self._tail.state.scalars, []
             new = [scalar for scalar in scalars if (scalar.name, scalar.step) not in self._added]
             if new and self.live is None:
-                self.live = self.logger.begin(begun(self.folder, self.info), self.output)
+                run = begun(self.folder, self.info, self._tail.state.earlier)
+                self.live = self.logger.begin(run, self.output)
                 self.given_up = self.live is None
             if new and self.live is not None:
                 self.live.add(new)

@@ -6,9 +6,12 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from contextlib import suppress
+from itertools import chain, count
+from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -25,13 +28,50 @@ KEY = "bench.run_id"
 STATUS = {"ok": "FINISHED", "killed": "KILLED"}
 LONGEST = 5000
 """Characters of a tag."""
-_REFUSED = re.compile(r"[^\w./ :-]", re.ASCII)
+_REFUSED = re.compile(r"[^\w./ :-]")
 """Characters that no metric's name may have."""
+LONGEST_NAME = 240
+"""Bytes of a metric's name, which is that of a file."""
 MOST = 500
 """Most values passed to MLflow in one call; its limits are 1000, and 100 for parameters."""
 
 
 T = TypeVar("T")
+
+
+class MetricNames:
+    """Gives each scalar a name that MLflow takes and no other scalar has. A store of files keeps a metric as a file, so no
+    name may be the folder of another one."""
+
+    def __init__(self) -> None:
+        self._given: dict[str, str] = {}
+        self._taken: set[str] = set()
+        self._folders: set[str] = set()
+
+    def __getitem__(self, scalar: str) -> str:
+        if scalar not in self._given:
+            name = self._given[scalar] = self._free(scalar)
+            self._taken.add(name)
+            self._folders |= _folders(name)
+        return self._given[scalar]
+
+    def _free(self, scalar: str) -> str:
+        name = cleaned(scalar)
+        while _folders(name) & self._taken:
+            name = ".".join(name.rsplit("/", 1))
+        others = (f"{name}_{n}" for n in count(2))
+        return next(each for each in chain([name], others) if each not in self._taken and each not in self._folders)
+
+
+def cleaned(name: str) -> str:
+    """Return `name` as MLflow takes it: a relative path in its shortest form, without refused characters."""
+    short = _REFUSED.sub("_", name).encode()[:LONGEST_NAME].decode(errors="ignore")
+    path = posixpath.normpath(f"/{short}").strip("/")
+    return f"_{path}" if not path or path.startswith("..") else path
+
+
+def _folders(name: str) -> set[str]:
+    return {str(folder) for folder in PurePosixPath(name).parents} - {"."}
 
 
 class Stored:
@@ -42,6 +82,7 @@ class Stored:
         self._client = MlflowClient(tracking_uri=os.environ.get("MLFLOW_TRACKING_URI") or self.folder.as_uri())
         self._began = round(run.began * 1000)
         self.values: dict[tuple[str, int], float] = {}
+        self._names = MetricNames()
         known = self._client.get_experiment_by_name(run.model)
         if known is not None and known.lifecycle_stage == "deleted":  # on MLflow's page
             self._client.restore_experiment(known.experiment_id)
@@ -56,7 +97,7 @@ class Stored:
         """Append."""
         for part in _parts(scalars, MOST):
             metrics = [
-                Metric(_REFUSED.sub("_", s.name), s.value, self._began + round(s.seconds * 1000), s.step) for s in part
+                Metric(self._names[s.name], s.value, self._began + round(s.seconds * 1000), s.step) for s in part
             ]
             self._client.log_batch(self._id, metrics=metrics)
             self.values |= {(s.name, s.step): s.value for s in part}
@@ -98,9 +139,16 @@ def write(run: Recorded, output: Path, live: Live | None = None) -> Path:
     values = {(s.name, s.step): s.value for s in run.scalars}
     same = isinstance(live, Stored) and live.values.items() <= values.items()
     stored = live if isinstance(live, Stored) and same else Stored(run, output)
-    stored.add([s for s in run.scalars if (s.name, s.step) not in stored.values])
-    stored.describe(run)
-    stored.close(run.metrics.status, run.metrics.time_s.total)
+    try:
+        stored.add([s for s in run.scalars if (s.name, s.step) not in stored.values])
+        stored.describe(run)
+        stored.close(run.metrics.status, run.seconds)
+    except Exception:
+        for begun in (stored, live):  # it would be listed as running forever
+            if isinstance(begun, Stored):
+                with suppress(Exception):
+                    begun.close("failed")
+        raise
     stored.replace(run.metrics.status)
     return stored.folder
 

@@ -62,6 +62,11 @@ class Recorded(Begun):
     scalars: list[Scalar]
 
     @property
+    def seconds(self) -> float:
+        """Return the seconds from its beginning to its end. The total of a run that went on is since its last launch."""
+        return max([self.metrics.time_s.total, *(scalar.seconds for scalar in self.scalars)])
+
+    @property
     def tags(self) -> dict[str, str]:
         """Return the tags to search a run by: the commit of its source, its cell in the matrix, its faults."""
         m = self.metrics
@@ -99,10 +104,11 @@ class Recorded(Begun):
         return {name: _plain(value) for name, value in self.params.items()}
 
 
-def begun(folder: Path, info: RunInfo) -> Begun:
-    """Read the run that is being made in `folder`. Raises ValueError, OSError if there is nothing of it yet."""
+def begun(folder: Path, info: RunInfo, earlier: float = 0.0) -> Begun:
+    """Read the run that is being made in `folder`. `earlier`: seconds from its first launch to the last one. Raises
+    ValueError, OSError if there is nothing of it yet."""
     params = dict(flat(read_object(folder / CONFIG)))
-    began = (folder / CONFIG).stat().st_mtime
+    began = (folder / CONFIG).stat().st_mtime - earlier
     return Begun(folder, info.model, info.mode, info.run_id, info.config_hash, params, began)
 
 

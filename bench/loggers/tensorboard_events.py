@@ -42,9 +42,8 @@ class Events:
                 start.hparams[name].number_value = value
             else:
                 start.hparams[name].string_value = value
-        end = SessionEndInfo(
-            status=STATUS.get(kept[1], Status.STATUS_FAILURE), end_time_secs=run.began + run.metrics.time_s.total
-        )
+        ended = run.began + run.seconds
+        end = SessionEndInfo(status=STATUS.get(kept[1], Status.STATUS_FAILURE), end_time_secs=ended)
         for tag, data in (
             (hparams.SESSION_START_INFO_TAG, HParamsPluginData(session_start_info=start)),
             (hparams.SESSION_END_INFO_TAG, HParamsPluginData(session_end_info=end)),
@@ -56,7 +55,7 @@ class Events:
                 width, height = opened.size
             picture = Summary.Image(width=width, height=height, colorspace=4, encoded_image_string=file.read_bytes())
             drawn = Summary(value=[Summary.Value(tag=file.stem, image=picture)])
-            self._writer.add_event(Event(wall_time=run.began + run.metrics.time_s.total, step=0, summary=drawn))
+            self._writer.add_event(Event(wall_time=ended, step=0, summary=drawn))
         self._writer.flush()
 
     def add(self, scalars: Sequence[Scalar]) -> None:

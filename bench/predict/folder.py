@@ -17,7 +17,7 @@ from bench.results.journal import Journal
 from bench.results.recompute import plain, result, sealed
 from bench.results.runfolder import CONFIG, EVENTS, METRICS
 from bench.results.writer import RunWriter
-from bench.timeline import begin_timeline, write_timeline
+from bench.timeline import write_timeline
 from ddp.core.messages.run_bounds import RunEnd, RunHeader
 from ddp.process.codec import Record, encode, stamp
 
@@ -29,7 +29,6 @@ def write_run(cell: PredictedCell, calibration: Calibration, played: PlayedCell,
     try:
         config = {"run_id": spec.run_id, "config_hash": spec.config_hash, **spec.config}
         write_text(writer.path / CONFIG, json.dumps(config, indent=1) + "\n")
-        begin_timeline(writer.path, spec, 0.0)
         header = RunHeader(0.0, 0.0, plain(spec), environment.describe(), environment.source())
         last = RunEnd(played.end, played.status, None, (), 0)
         seal, records = _journal(writer.path / EVENTS, header, played, last)

@@ -33,7 +33,7 @@ LARGEST = 1 << 30
 def begin_timeline(folder: Path, spec: Named, launched: float) -> None:
     """Write a `timeline.json` without events when the run begins. So a valid trace, and the time of launch, exist
     however the run ends. Raises OSError."""
-    trace = make_trace(sort((), launched), spec, launched, (), started(folder, launched, launched))
+    trace = make_trace(sort((), launched), spec, launched, (), started(launched))
     write_text(folder / "timeline.json", trace.to_json().decode())
 
 
@@ -41,12 +41,13 @@ def write_timeline(
     folder: Path, records: Sequence[Record] | RunRecords, spec: Named, launched: float, *, picture: bool = True
 ) -> None:
     """Write `timeline.json`, `.html`, `.csv` and, if `picture`, `.png` of `records` into `folder`. `launched`: seconds
-    on the clock of the records. Raises OSError."""
+    on the clock of the records. The wall clock time of the launch is that of an earlier timeline; without one it is
+    not known. Raises OSError."""
     from bench.timeline.html import page
 
     stream = sort(records, launched)
     idle = gaps(stream)
-    trace = make_trace(stream, spec, launched, idle, started(folder, launched, stream.zero), _operations(folder, spec))
+    trace = make_trace(stream, spec, launched, idle, _started(folder, launched), _operations(folder, spec))
     write_text(folder / "timeline.json", trace.to_json().decode())
     write_text(folder / "timeline.html", page(trace, spec, idle))
     write_text(folder / "timeline.csv", table(stream))
@@ -85,13 +86,16 @@ def _about(folder: Path) -> dict[str, Any]:
     return about if isinstance(about, dict) else {}
 
 
-def started(folder: Path | None, launched: float, zero: float) -> str | None:
-    """Return the wall clock time at `zero`, the (first) launch: from an earlier timeline of the run, else computed from
-    the present time; None if that is impossible."""
-    about = _about(folder) if folder is not None else {}
-    if about.get("launched") == launched and "started" in about:
-        return str(about["started"])
-    ago = now() - zero
+def _started(folder: Path, launched: float) -> str | None:
+    about = _about(folder)
+    known = about.get("started") if about.get("launched") == launched else None
+    return known if isinstance(known, str) else None
+
+
+def started(launched: float) -> str | None:
+    """Return the wall clock time of a launch, in seconds on this machine's clock of records, which begins anew when the
+    machine is booted; None if it is still to come."""
+    ago = now() - launched
     return datetime.fromtimestamp(datetime.now(UTC).timestamp() - ago, UTC).isoformat() if ago >= 0 else None
 
 

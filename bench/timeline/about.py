@@ -24,8 +24,14 @@ class TimelineHeader(msgspec.Struct):
     backend: str | None
     world_size: Annotated[int, msgspec.Meta(ge=1, le=MOST_RANKS)]
     cluster: dict[str, Any]
+    train: dict[str, Any] = msgspec.field(default_factory=dict)
     mode: str = ""
     speeds: tuple[float, ...] = ()
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Return what is read of the resolved configuration, in its form."""
+        return {"train": self.train}
 
 
 Named = RunSpec | TimelineHeader

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.config.spec import RunSpec
 from bench.results.analysis.breakdown import CATEGORY, absences
 from bench.results.analysis.idle import ABSENT, LEAST_S, Gap
 from bench.results.analysis.steps import steps
@@ -79,7 +78,7 @@ def make_trace(
     trace.process(run, f"run · {spec.model} {spec.mode}", {PHASE: "phase", COMM: "comm", POLICY: "policy"})
     _phases(trace, stream, launched)
     _absences(trace, stream, spec.world_size)
-    _slices(trace, stream, isinstance(spec, RunSpec) and micro_batches(spec.config) > 1)
+    _slices(trace, stream, micro_batches(spec.config) > 1)
     for gap in idle:
         if gap.seconds >= LEAST_S:
             trace.slice(gap.rank, IDLE, cause(gap), gap.start, gap.stop, cat="idle")

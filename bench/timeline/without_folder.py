@@ -24,7 +24,7 @@ def save(form: str, path: Path, config: dict[str, Any], launched: float, lines: 
     spec.speeds = tuple(config["cluster"]["speeds"])
     stream = sort([decode(line) for line in lines], launched)
     idle = gaps(stream)
-    trace = make_trace(stream, spec, launched, idle, started(None, launched, stream.zero))
+    trace = make_trace(stream, spec, launched, idle, started(stream.zero))
     forms: dict[str, Callable[[], str]] = {
         "json": lambda: trace.to_json().decode(),
         "csv": lambda: table(stream),

@@ -15,12 +15,14 @@ from ddp.core.messages.events import Ready, Slice
 from ddp.monitor.harness import save_timeline
 from ddp.monitor.track import Looking, RunSubject, RunTrack
 from ddp.process.clock import now
-from ddp.process.codec import Record
-from ddp.settings import number
+from ddp.process.codec import Record, decode, encode, stamp
+from ddp.settings import MAX_VIRTUAL, number, whole
 
 KINDS = ("data", "forward", "backward", "optimizer", "exchange", "copy", "wait", "evaluate", "checkpoint")
 """Kinds of work that `measure` accepts."""
 DAY_MS = 86_400_000.0
+LOOP = "loop"
+"""Mode of a loop of one's own, of which nothing but its measured blocks is known."""
 
 
 class Timeline:
@@ -103,16 +105,18 @@ class Timeline:
     def _own(self) -> RunTrack:
         """Return the run that is being recorded. Begin one for this process if there is none."""
         if not self._runs:
-            track = self.begin(RunSubject("loop", "loop", ("cpu",)), here=True)
-            track(Ready(now(), 0, 0, 0, "", "cpu", "none"), now())
+            track = self.begin(RunSubject("loop", LOOP, ("cpu",)), here=True)
+            track(_ready(now(), 0), now())
         return self._runs[-1]
 
     @contextmanager
     def measure(self, kind: str, rank: int = 0) -> Iterator[None]:
         """Record the time that the block takes as `kind`: `data`, `forward`, `backward`, `optimizer`, `exchange`, ...
-        Raises ValueError for an unknown kind. GPU work counts only as long as the host waits for it."""
+        Raises ValueError for an unknown kind or an impossible rank. GPU work counts only as long as the host waits for
+        it."""
         if kind not in KINDS:
             raise ValueError(f"measure({kind!r}): choose one of {', '.join(KINDS)}")
+        whole("rank", rank, 0, MAX_VIRTUAL - 1)
         began = now()
         try:
             yield
@@ -139,6 +143,15 @@ class Timeline:
             raise ValueError(f"the timeline has recorded {what}: give it to Trainer(timeline=) or DdpConfig(timeline=)")
         track, place = self._runs[run], Path(path)
         config: dict[str, Any] = track.subject.config()
+        lines = track.lines()
+        if track.subject.mode == LOOP:  # it has the ranks that were measured
+            last = max((each.rank for each in map(decode, lines) if isinstance(each, Slice)), default=0)
+            begun, config["world_size"] = stamp(lines[0]), last + 1
+            lines[1:1] = [encode(_ready(begun, rank), begun) for rank in range(1, last + 1)]
         place.parent.mkdir(parents=True, exist_ok=True)
-        save_timeline(form, place, config, track.launched, track.lines())
+        save_timeline(form, place, config, track.launched, lines)
         return place
+
+
+def _ready(at: float, rank: int) -> Ready:
+    return Ready(at, rank, 0, 0, "", "cpu", "none")

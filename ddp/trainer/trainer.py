@@ -271,8 +271,10 @@ class Trainer:
         """Return the description of the run for timelines and monitors."""
         job, way = self._job, self._mode
         name = self._recording.name if self._recording is not None else _word(self._parts.model_factory)
-        data = {"samples": len(self._parts.dataset), "metric": self._metric}
-        settings = {"batch_size": job.batch_size, "seed": job.seed} | data
+        parts = job.step.accumulate
+        settings: dict[str, Any] = {"batch_size": job.batch_size // parts, "seed": job.seed}
+        settings |= {"accumulate": parts} if parts > 1 else {}
+        settings |= {"samples": len(self._parts.dataset), "metric": self._metric}
         return RunSubject(
             name, way.name, tuple(devices), way.engine, way.policy, way.backend, job.epochs, job.speeds, settings
         )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import re
 import signal
 import socket
 import threading
 import time
+from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -122,6 +124,23 @@ def test_a_monitor_that_comes_late_and_a_shared_timeline_miss_nothing(make: Make
     assert config["policy.name"] == "cadence"
     assert "Progress" in {type(record).__name__ for record in records}
     assert state.params
+
+
+@pytest.mark.usefixtures("in_turn")
+def test_a_step_of_several_micro_batches_is_one_step(make: Make, tmp_path: Path) -> None:
+    with ddp.Timeline() as timeline:
+        run = make(policy="sync", world_size=1, accumulate=2, batch_size=4, timeline=timeline).run()
+        monitor = ddp.Monitor(2)
+        run.setup_monitor(monitor)
+        run.join()
+    monitor.finish()
+    events = json.loads(timeline.save_json(tmp_path / "timeline.json").read_text())["traceEvents"]
+    counts = Counter(event["name"] for event in events if event["ph"] == "X")
+    assert 0 < counts["step"] == counts["optimizer"] < counts["forward"]
+    page = pieces(monitor.save_html(tmp_path / "page.html"))
+    config = dict(page["about"]["config"])
+    assert (config["train.batch_size"], config["train.accumulate"]) == ("4", "2")
+    assert page["row"]["status"] == "ok"
 
 
 def ddp_event() -> Any:

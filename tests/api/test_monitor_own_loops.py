@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,25 @@ def test_a_loop_of_ones_own_is_watched_and_timed(tmp_path: Path) -> None:
     assert shown["row"] | {"status": "ok", "epoch": 3, "epochs": 3, "model": "Sequential"} == shown["row"]
     assert [epoch["samples"] for epoch in shown["live"]["epochs"]] == [32, 64, 96]
     check_timeline(timeline, tmp_path, {"forward", "backward", "optimizer"}, {0})
+
+
+def test_a_loop_of_ones_own_may_have_several_ranks(tmp_path: Path) -> None:
+    timeline = ddp.Timeline()
+    with timeline:
+        for rank in (0, 1, 0):
+            with timeline.measure("forward", rank):
+                time.sleep(0.01)
+    for wrong in (-1, "a", True, 1.0, 5000):
+        with pytest.raises(ValueError, match="rank="), timeline.measure("forward", rank=wrong):  # type: ignore[arg-type]
+            pass
+    events = json.loads(timeline.save_json(tmp_path / "timeline.json").read_text())["traceEvents"]
+    names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    shown = [names[event["pid"]] for event in events if event["name"] == "forward"]
+    assert [name[:6] for name in shown] == ["rank 0", "rank 1", "rank 0"]
+    assert not any("never ready" in name for name in names.values())
+    assert min(event["dur"] for event in events if event["name"] == "forward") >= 9e3
+    assert len(names) == 3
+    check_timeline(timeline, tmp_path, {"forward"}, {0, 1})
 
 
 @pytest.mark.parametrize("watched", [True, False])

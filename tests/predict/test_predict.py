@@ -209,6 +209,7 @@ def test_a_predicted_folder_reads_like_one_of_a_run(mode: str, tmp_path: Path) -
     assert again.ledger.exactly_once
     names = {"metrics.json", "events.jsonl", "config.json", "timeline.json", "timeline.html", "timeline.csv"}
     assert names <= {path.name for path in folder.iterdir()}
+    assert json.loads((folder / "timeline.json").read_text())["otherData"]["started"] is None
     assert predicted_spec(cell, own).config_hash != own.spec.config_hash
 
 

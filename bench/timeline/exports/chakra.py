@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bench.base.writing import write_bytes, write_text
+from bench.results.analysis.slices import EXPOSED
 from bench.results.analysis.stream import RunRecords, Slices
 from bench.timeline.about import Named
 from ddp.backends import BACKENDS
@@ -121,8 +122,9 @@ def _rows(slices: Slices, rank: int, zero: float) -> Iterator[_Row]:
 
 
 class _Chain:
-    """Builds the nodes of a rank. A slice depends on the one before it, and on every concurrent collective that had
-    ended. A collective also depends on the one before it."""
+    """Builds the nodes of a rank. A slice or gap depends on the one before it, and on every concurrent collective that had
+    ended when it began. A collective also depends on the one before it. Waiting for a concurrent collective has no node:
+    what comes next depends on that collective."""
 
     def __init__(self, groups: Groups) -> None:
         self.nodes: list[TraceNode] = []
@@ -137,16 +139,24 @@ class _Chain:
 
     def add(self, row: _Row) -> None:
         """Add a slice of the training thread, and the gap before it."""
-        after = self._before | {number for end, number in self._beside if end <= row.start}
-        self._beside = [each for each in self._beside if each[0] > row.start]
         if row.start > self._ended:
-            after = {self._put("COMP_NODE_between", after, self._ended, row.start)}
+            self._before = {self._put("COMP_NODE_between", self._until(self._ended), self._ended, row.start)}
         if row.kind == "exchange":
-            self._before = self._collective = {self._meet(row, after | self._collective)}
-        else:
+            self._before = self._collective = {self._meet(row, self._until(row.start) | self._collective)}
+        elif not (row.kind == EXPOSED or (row.kind == "wait" and self._on_the_way(row.start))):
             moved = {"tensor_size": row.size} if row.size else {}
+            after = self._until(row.start)
             self._before = {self._put(f"COMP_NODE_{row.kind}", after, row.start, row.stop, COMPUTE, moved)}
         self._ended = max(row.stop, self._ended)
+
+    def _until(self, begin: int) -> set[int]:
+        """Return the nodes on which depends what begins then in the training thread."""
+        ended = {number for end, number in self._beside if end <= begin}
+        self._beside = [each for each in self._beside if each[0] > begin]
+        return self._before | ended
+
+    def _on_the_way(self, at: int) -> bool:
+        return any(end > at for end, _ in self._beside)
 
     def add_beside(self, row: _Row) -> None:
         """Add a collective that ran concurrently with computation."""

@@ -18,7 +18,7 @@ from bench import loggers
 from bench.dashboard import tree
 from bench.loggers import RunInfo
 from bench.loggers import process as beside
-from bench.loggers.recorded import Scalar, recorded
+from bench.loggers.recorded import recorded
 from bench.results.runfolder import CONFIG, METRICS, find_runs
 from tests.bench.conftest import Bench
 from tests.bench.streams import make_spec, write_run
@@ -272,21 +272,3 @@ def test_a_logger_that_dies_or_hangs_is_not_waited_for(
         (note,) = it.end(folder)
     assert said in note
     assert process.returncode is not None
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_mlflow_takes_any_name_and_an_experiment_that_was_deleted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("mlflow")
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    from bench.loggers.mlflow_store import Stored
-
-    begun: Any = types.SimpleNamespace(
-        model="mlp", mode="solo", run_id="r", began=1.0, title="t", config_hash="h", params={}
-    )
-    first = Stored(begun, tmp_path)
-    first._client.delete_experiment(first._experiment)
-    stored = Stored(begun, tmp_path)
-    stored.add([Scalar("train/acc@1", 0.5, 1, 0.0)])
-    assert stored._client.get_run(stored._id).data.metrics == {"train/acc_1": 0.5}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
@@ -17,12 +20,15 @@ from bench.loggers.follow import RunFollower
 from bench.loggers.recorded import Begun, Recorded, Scalar, recorded
 from bench.results.runfolder import CONFIG, EVENTS, METRICS
 from bench.results.writer import RunWriter
-from ddp.core.messages.events import Evaluated
+from ddp.core.messages.events import Evaluated, Ready, Resumed
 from ddp.core.messages.run_bounds import Launched
 from ddp.process.codec import Record
 from tests.bench.dashboard.dashboards import until
 from tests.bench.loggers.test_loggers import scalars_in
 from tests.bench.streams import LAUNCHED, lines, make_metrics, make_records, make_spec
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run
 
 SPEC = make_spec()
 SAID = RunInfo(SPEC.model, SPEC.mode, SPEC.run_id, SPEC.config_hash, SPEC.world_size, "accuracy")
@@ -200,3 +206,72 @@ def test_mlflow_keeps_what_was_finished_until_it_is_finished_again(
     mlflow_store.write(whole, tmp_path / "runs", again().live)
     assert list(listed().values()) == ["FINISHED"]
     assert finished not in listed()
+
+
+class GoneOn(Making):
+    """A run that was gone on with after two epochs, `AFTER` seconds from its first launch."""
+
+    AFTER = 5000.0
+
+    def __init__(self, output: Path) -> None:
+        super().__init__(output)
+        at = {i: record.at for i, record in enumerate(self.records) if isinstance(record, Evaluated)}
+        cut = max(i for i in at if _of(self.records[i], 1)) + 1
+        self.launched = LAUNCHED + self.AFTER
+        later = self.launched + 1.0 - at[cut - 1]
+        rest = [replace(each, at=each.at + later) if hasattr(each, "at") else each for each in self.records[cut:]]
+        ready = [Ready(self.launched + 1.0, rank, 960 * 2, 500, "same", "cpu", "gloo") for rank in (0, 1)]
+        resumed = Resumed(self.launched, 1, 2, 1920, "runs/before")
+        self.records = [*self.records[:cut], resumed, *ready, *rest]
+        self.written = list(lines(self.records))
+
+    def finish(self) -> Path:
+        (self.folder / EVENTS).write_bytes(b"".join(line + b"\n" for line in self.written))
+        metrics = make_metrics(SPEC, self.records)
+        time_s = metrics.time_s.model_copy(update={"total": metrics.time_s.total - self.AFTER})
+        (self.folder / METRICS).write_text(metrics.model_copy(update={"time_s": time_s}).model_dump_json())
+        return self.writer.commit("ok")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_nothing_of_a_run_that_goes_on_lies_in_the_future(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mlflow")
+    pytest.importorskip("tensorboard")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    from mlflow.tracking import MlflowClient
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+    from bench.loggers import mlflow_store, tensorboard_events
+
+    making = GoneOn(tmp_path / "runs")
+    last = max(record.at for record in making.records if hasattr(record, "at"))
+    begun = time.time() - (last - making.launched)  # as if it had lasted that long by now
+    os.utime(making.folder / CONFIG, (begun, begun))
+    followers = [RunFollower(each, making.folder, tmp_path, SAID) for each in (mlflow_store, tensorboard_events)]
+    client = MlflowClient(tracking_uri=(tmp_path / "mlruns").as_uri())
+
+    def stored() -> tuple[Run, list[float]]:
+        experiment = client.get_experiment_by_name("mlp")
+        assert experiment is not None
+        (run,) = client.search_runs([experiment.experiment_id])
+        points = [each for name in run.data.metrics for each in client.get_metric_history(run.info.run_id, name)]
+        return run, [point.timestamp / 1000 for point in points]
+
+    making.epoch = 2
+    making.grow()
+    for following in followers:
+        following.look()
+    run, times = stored()
+    (path,) = (making.folder / "tensorboard").iterdir()
+    times += [event.wall_time for event in EventFileLoader(str(path)).Load()]
+    assert max(times) < time.time() + 1
+    assert max(times) - min(times) > making.AFTER - 1
+    folder = making.finish()
+    for following in followers:
+        following.end(folder)
+    run, times = stored()
+    assert run.info.end_time / 1000 >= max(times) > time.time() - 60
+    (path,) = (folder / "tensorboard").iterdir()
+    ended = max(event.wall_time for event in EventFileLoader(str(path)).Load())
+    assert ended < time.time() + 1
+    assert recorded(folder).began + recorded(folder).seconds == pytest.approx(ended, abs=1)

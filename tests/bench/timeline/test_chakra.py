@@ -120,17 +120,41 @@ def test_a_trace_has_all_the_time_of_its_rank(mode: str, tmp_path: Path) -> None
 def test_collectives_beside_computing_hold_up_what_begins_after_them(tmp_path: Path) -> None:
     """Backward from 1 to 3 ms, two collectives beside it from 1.5 to 2.5 and 2.5 to 4 ms, the optimizer from 4 ms on."""
     rows = [("backward", 1.0, 2.0, 0), ("hidden", 1.5, 1.0, 1), ("hidden", 2.5, 1.5, 2), ("optimizer", 4.0, 1.0, 0)]
-    slices = [Slice(1e-3 * at, rank, kind, 1e-3 * ms, seq, 8) for kind, at, ms, seq in rows for rank in (0, 1)]
-    chakra.write(tmp_path, sort(slices, 0.0), make_spec("nccl_sync"))
-    _, nodes = read(tmp_path / "chakra" / "rank.1.et")
+    nodes = chained(tmp_path, rows)
     assert [(node.name, list(node.data_deps)) for node in nodes] == [
         ("COMP_NODE_backward", []),
         ("COMM_COLL_NODE_ALL_REDUCE_1", [0]),
         ("COMM_COLL_NODE_ALL_REDUCE_2", [0, 1]),
-        ("COMP_NODE_between", [0, 1, 2]),
-        ("COMP_NODE_optimizer", [3]),
+        ("COMP_NODE_between", [0, 1]),
+        ("COMP_NODE_optimizer", [2, 3]),
     ]
     assert [(node.start_time_micros, node.duration_micros) for node in nodes][-1] == (3000, 1000)
+
+
+def test_waiting_for_a_collective_is_not_computing_besides(tmp_path: Path) -> None:
+    """Backward from 1 to 3 ms; waiting, from 3.2 ms on, for the collective that began at 2.5 ms: at 3.5 ms all are in it, at
+    4 it is over, at 4.5 the rank knows. The optimizer begins at 4.6 ms."""
+    rows = [("backward", 1.0, 2.0, 0), ("hidden", 2.5, 1.5, 1), ("wait", 3.2, 1.3, 1), ("optimizer", 4.6, 1.0, 0)]
+    nodes = chained(tmp_path, rows, late=1.0)
+    assert [(node.name, list(node.data_deps), node.duration_micros) for node in nodes] == [
+        ("COMP_NODE_backward", [], 2000),
+        ("COMM_COLL_NODE_ALL_REDUCE_1", [0], 1500),
+        ("COMP_NODE_between", [0], 200),
+        ("COMP_NODE_wait", [1, 2], 500),
+        ("COMP_NODE_between", [3], 100),
+        ("COMP_NODE_optimizer", [4], 1000),
+    ]
+
+
+def chained(folder: Path, rows: list[tuple[str, float, float, int]], late: float = 0.0) -> list[Any]:
+    """The nodes of rank 1 that has these slices, in milliseconds. Rank 0 joins its collectives so much later."""
+    slices = [Slice(1e-3 * at, 1, kind, 1e-3 * ms, seq, 8) for kind, at, ms, seq in rows]
+    slices += [
+        Slice(1e-3 * (at + late), 0, kind, 1e-3 * (ms - late), seq, 8) for kind, at, ms, seq in rows if kind == "hidden"
+    ]
+    slices.append(Slice(1e-3, 0, "forward", 1e-3))
+    chakra.write(folder, sort(slices, 0.0), make_spec("nccl_sync"))
+    return read(folder / "chakra" / "rank.1.et")[1]
 
 
 def test_collectives_of_some_ranks_have_a_group(tmp_path: Path) -> None:

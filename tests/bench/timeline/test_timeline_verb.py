@@ -57,6 +57,20 @@ def test_a_run_folder_gets_its_files_again(bench: Bench, run: Path, capsys) -> N
     assert (run / "timeline.json").read_bytes() == first
 
 
+def test_steps_of_several_micro_batches_stay_whole_and_a_launch_that_is_not_known_stays_so(run: Path) -> None:
+    """Each micro-batch became a step; the launch was said to be that of this machine."""
+    (run / "config.json").write_text(json.dumps(CONFIG | {"train": {"accumulate": 2}}))
+    kinds = ("data", "forward", "backward") * 2 + ("optimizer",)
+    slices = [Slice(100.0 + n + 0.1 * i, 0, kind, 0.1) for n in range(3) for i, kind in enumerate(kinds)]
+    (run / "events.jsonl").write_bytes(b"".join(encode(each) + b"\n" for each in slices))
+    rewrite(run)
+    assert sum(event["name"] == "step" for event in trace(run)) == 3
+    about = json.loads((run / "timeline.json").read_text())["otherData"]
+    assert about["started"] is None
+    rewrite(run)
+    assert json.loads((run / "timeline.json").read_text())["otherData"] == about
+
+
 @pytest.mark.parametrize("torn", [b"", b'{"at":3', b"\xf0\x9f"])
 def test_what_was_torn_at_the_end_is_left_out(run: Path, torn: bytes) -> None:
     """A run that goes on or was killed: slices beside the records, the last line of each unfinished."""
