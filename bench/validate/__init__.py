@@ -125,9 +125,11 @@ def judge_cells(
     findings: list[Finding] = []
     refused: dict[Path, str] = {}
     problems += _unrooted(grouped, library)
-    solo = tuple(cell for cell in grouped if cell.is_solo)
-    for cell in grouped:
-        kept, broken = sound(cell.runs, derivation.legible)
+    # Solo first, as other cells are compared with its runs; all others in turn, while their records are in memory.
+    alone = {n: sound(cell.runs, derivation.legible) for n, cell in enumerate(grouped) if cell.is_solo}
+    solo = tuple(replace(grouped[n], runs=tuple(kept)) for n, (kept, _) in alone.items() if kept)
+    for n, cell in enumerate(grouped):
+        kept, broken = alone.get(n) or sound(cell.runs, derivation.legible)
         problems += [remark("REFUSED", "readable", run.path.name, text) for run, text in broken]
         refused |= {run.path: text for run, text in broken}
         if kept:

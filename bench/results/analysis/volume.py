@@ -4,7 +4,7 @@ Bytes = synchronizations x ranks x parameters x bytes of an element.
 
 - Replicas that synchronize every step do so once per global batch: ceil(samples / (batch x ranks)) times an epoch.
   `zero2` and `zero3` do so once per micro-batch. Other replicas synchronize once per recorded round.
-- Gradients of trained parameters travel in the model's own type.
+- Gradients of trained parameters travel in the model's own type, or types.
 - Parameters travel in `averaging.wire`. The `cpu` backend sends a snapshot and receives an update, both in the model's
   type. `torchft` averages in that type.
 - With `averaging.optimizer_state`, add as many copies as the optimizer's state is larger than the parameters, rounded
@@ -58,21 +58,44 @@ def formula(m: Metrics, config: Mapping[str, Any]) -> int | None:
         return None
     settings = group_of(config, "averaging")
     elements = m.parameters - (m.frozen if m.sync.kind == "gradients" else 0)
-    width, copies = width_of(m), 1 + (state_copies(m) if settings.get("optimizer_state") else 0)
+    copies = 1 + (state_copies(m) if settings.get("optimizer_state") else 0)
     if m.sync.kind == "parameters" and m.backend not in ("cpu", TORCHFT):
         wire = settings.get("wire", "float64")
         if wire not in WIRE_BYTES:
             return None
-        width = WIRE_BYTES[wire]
-    elif m.sync.kind == "parameters" and m.backend == "cpu":
-        width *= 2
-    return meetings * m.world_size * elements * width * copies
+        return meetings * m.world_size * elements * WIRE_BYTES[wire] * copies
+    if (own := _own_bytes(m, elements)) is None:
+        return None
+    ways = 2 if m.sync.kind == "parameters" and m.backend == "cpu" else 1
+    return meetings * m.world_size * own * ways * copies
+
+
+def _own_bytes(m: Metrics, elements: int) -> int | None:
+    """Return the bytes of `elements` parameters in the types that the model has; None if it is not known, as types differ
+    and some parameters are left out, or padded."""
+    if not several_types(m):
+        return elements * width_of(m)
+    return None if m.backend in IN_SHARDS or elements != m.parameters else _held(m)
+
+
+def several_types(m: Metrics) -> bool:
+    """Return whether the parameters of a run have several types, of different sizes. Of shards, which are padded, this is
+    known only if they are smaller than parameters of one type."""
+    size, uniform = _held(m), (m.parameters or 0) * width_of(m)
+    if m.backend in IN_SHARDS:
+        return 0 < size < (1 - NEAR) * uniform
+    return size > 0 and not uniform <= size <= (1 + NEAR) * uniform
 
 
 def width_of(m: Metrics) -> int:
     """Return the bytes of a parameter of a run."""
+    return width(_held(m), m.parameters or 0)
+
+
+def _held(m: Metrics) -> int:
+    """Return the bytes of all parameters of a replica; 0 if it is not known."""
     sizes = [size for size in m.memory.parameter_bytes or () if size]
-    return width(sum(sizes) if m.backend in IN_SHARDS else max(sizes, default=0), m.parameters or 0)
+    return sum(sizes) if m.backend in IN_SHARDS else max(sizes, default=0)
 
 
 def width(size: int, parameters: int) -> int:

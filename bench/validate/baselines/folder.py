@@ -52,12 +52,19 @@ class Library:
         for reference in self.references:
             if reference.config_hash == cell.about.config_hash:
                 return Match(reference, True, _environment(reference, cell))
-        config, trained = cell.runs[0].config, tuple(cell.workload[:3])
+        trained = tuple(cell.workload[:3])
         alike = [r for r in self.references if r.engine == "solo" and (r.model, r.data, r.recipe) == trained]
-        alike.sort(key=lambda r: (r.workload == _together(r, cell), not _training(r.config, config), r.created))
+        alike.sort(key=lambda reference: _fit(reference, cell))
         if not alike:
             return None
         return Match(alike[-1], False, [*_workload(alike[-1], cell), *_environment(alike[-1], cell)])
+
+
+def _fit(reference: Reference, cell: Cell) -> tuple[bool, bool, bool, str]:
+    """Return how well a reference fits a cell; larger is better. Of two that fit, that of the same global batch, then the
+    latest."""
+    same, alike = reference.workload == _together(reference, cell), not _training(reference.config, cell.runs[0].config)
+    return same, alike, reference.batch_size == global_batch(cell.about), reference.created
 
 
 def _together(reference: Reference, cell: Cell) -> Workload:

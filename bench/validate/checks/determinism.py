@@ -2,9 +2,9 @@
 
 Equal must be the digest of the final parameters, every loss, evaluation, learning rate and scalar of the epochs, and
 all counts: steps, samples, the ledger; unless one was resumed, collectives and bytes. `solo` promises it, as do modes whose
-replicas are equal after every step, on one kind of machine with one version of torch. Graph mode with several ranks
-does not, as it divides batches by measured speeds; nor does a GPU, unless `train.deterministic` is set. Scalars and
-training losses are compared up to rounding, as the clock decides how their sums are split.
+replicas are equal after every step, on one kind of machine with one version of torch and one of the source. Graph mode
+with several ranks does not, as it divides batches by measured speeds; nor does a GPU, unless `train.deterministic` is
+set. Scalars and training losses are compared up to rounding, as the clock decides how their sums are split.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def check(case: Case) -> Verdict | None:
     """Return FAIL if two runs that must be equal differ; None if nothing is promised, or there is no second run."""
     cell = case.cell
     runs = [m for m in cell.ok if promised(m, cell.runs[0].config) and m.params_sha256]
-    alike = grouped(((m.seed, str(Fingerprint.of(m).machine)), m) for m in runs)
+    alike = grouped(((m.seed, _source(m), str(Fingerprint.of(m).machine)), m) for m in runs)
     pairs = [(first, other) for first, *others in alike.values() for other in others]
     different = [f"seed {a.seed}, two runs: {unlike(a, b)[0]}" for a, b in pairs if unlike(a, b)]
     recorded = _recorded(case, [first for first, *_ in alike.values()])
@@ -91,6 +91,11 @@ def check(case: Case) -> Verdict | None:
     if different:
         return verdict("FAIL", "determinism", cell, f"{line}; {different[0]}")
     return verdict("PASS", "determinism", cell, line)
+
+
+def _source(m: Metrics) -> str:
+    """Return the version of the source that a run was made with, as text."""
+    return str([m.git.get(name) for name in ("sha", "version", "dirty")])
 
 
 def _recorded(case: Case, runs: list[Metrics]) -> list[tuple[Metrics, str]]:

@@ -69,10 +69,18 @@ def _wanted(run: Run, known: Records) -> int:
     return wanted - (tally(visited(run.metrics.seed, first, total, samples)[:seen]) if seen else 0)
 
 
+def _cut(sets: Sets, run: Run, known: Records) -> bool:
+    """Return whether both the run and the baseline dropped the end of each epoch, by `drop_last`: what fills no batch of all
+    ranks, whose number may differ."""
+    m, data = run.metrics, known.ready[0].data
+    whole = sets.training if data is None else data.training.samples
+    return sets.training < whole and 0 < whole - known.ready[0].samples < m.batch_size * m.world_size
+
+
 def amiss(sets: Sets | None, run: Run, known: Records) -> str:
     """Say that other samples were read than are due; empty: they were the right ones."""
     samples, epochs = known.ready[0].samples, run.metrics.epochs_planned
-    if sets is not None and samples != sets.training:
+    if sets is not None and samples != sets.training and not _cut(sets, run, known):
         return f"an epoch has {samples} samples, the baseline's has {sets.training}"
     began = known.resumed[-1].at if known.resumed else -inf
     read = sum(event.visited or 0 for event in known.progress if event.at > began) % MODULUS

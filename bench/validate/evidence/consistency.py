@@ -13,6 +13,7 @@ import msgspec
 
 from bench.base.number_format import plural
 from bench.base.usage import tame
+from bench.results.analysis.volume import several_types
 from bench.results.chain import seal_of
 from bench.results.recompute import ROUNDING, differences, digest
 from bench.results.runfolder import CONFIG, EVENTS, METRICS, Run, check_keys, read_object, tame_all, there
@@ -157,6 +158,8 @@ def _is_earlier(field: str, recorded: object, recomputed: object, run: Run) -> b
     if version < IDLE_WHILE_PRESENT and field.startswith(OF_IDLE) and not present:
         return True
     if version < JOINED and field.startswith(OF_LOSSES) and (not present or run.metrics.resumed is not None):
+        return True
+    if field.startswith("timeline.volume.") and several_types(run.metrics):  # once taken for one type
         return True
     if version < JOINED and run.metrics.late and _never_came(field, recorded, recomputed):
         return True

@@ -15,6 +15,7 @@ from bench.results.cells import cells
 from bench.results.runfolder import CONFIG, find_runs
 from bench.validate import Terms, judge
 from bench.validate.baselines.folder import load
+from bench.validate.baselines.reference import sealed, text
 from bench.validate.revisions.revision import accept, write_proposals
 from tests.bench.references import FIVE, TODAY, baselines, cell, one, put, verdicts
 from tests.bench.streams import make_spec
@@ -109,6 +110,23 @@ def test_a_baseline_of_the_same_training_is_preferred(tmp_path: Path) -> None:
     for name, train in (("a", {}), ("b", LIMITED)):
         runs = configured(tmp_path / "runs" / name, "nccl_sync", {"train": train}, 5)
         assert one(runs, tmp_path / "both", "quality").name == "PASS"
+
+
+@pytest.mark.parametrize("later", [32, 64])
+def test_a_baseline_of_the_same_global_batch_is_preferred(tmp_path: Path, later: int) -> None:
+    """Both fit two ranks of 32 each; the later one was taken."""
+    for size in (32, 64):
+        folder = base_of(tmp_path / str(size), {}, batch_size=size, config_hash=str(size))
+        (file,) = folder.rglob("*.json")
+        body = json.loads(file.read_text()) | {"created": f"2026-11-{20 if size == later else 10}"}
+        (tmp_path / "both").mkdir(exist_ok=True)
+        (tmp_path / "both" / file.name).write_text(text(sealed(body)))
+    cell = {mode: configured(tmp_path / mode, mode, {}) for mode in ("nccl_sync", "nccl_cadence")}
+    wanted = {"nccl_sync": 64, "nccl_cadence": 32}
+    for mode, runs in cell.items():
+        match = load(tmp_path / "both").match(cells(find_runs(runs)[0])[0])
+        assert match is not None
+        assert (match.reference.batch_size, match.differing) == (wanted[mode], [])
 
 
 def words(line: str, start: str) -> list[str]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,16 +21,19 @@ from bench.results.recompute import ROUNDING, differences
 from bench.results.runfolder import find_runs
 from bench.results.schema import Metrics, ResumedFrom
 from bench.runner import replay
+from bench.validate.baselines.reference import Sets
 from bench.validate.checks.determinism import promised, unlike
 from bench.validate.checks.evaluation import _amiss
 from bench.validate.records.reading import records
 from bench.validate.records.run_records import Records
 from ddp.core.figures.exact_means import Mean
+from ddp.core.messages.event_parts import SetContent
 from ddp.core.messages.events import Evaluated, Finished, Ready, RoundClosed
 from ddp.core.messages.measurements import Slice
 from ddp.tally import MODULUS
+from tests.bench.references import one
 from tests.bench.streams import make_metrics, make_spec
-from tests.bench.validate.told import DATA, write
+from tests.bench.validate.told import DATA, baseline, each, write
 
 
 @cache
@@ -181,3 +185,32 @@ def test_large_values_that_cancel_may_be_rounded_in_another_order(
     assert said.startswith("epoch 2: the evaluated samples are not") is wrong
     unhashed = replace(known, ready=[replace(event, data=None) for event in known.ready])
     assert bool(_amiss(None, RUN, evaluated(unhashed, content))) is (content > 0)
+
+
+def of_drawn(known: Records) -> Records:
+    """Of a test set that may differ at each reading."""
+    data = replace(DATA, test=SetContent(DATA.test.samples))
+    return replace(known, ready=[replace(event, data=data) for event in known.ready])
+
+
+@pytest.mark.parametrize("sets", [None, Sets(training=1920, evaluated=100, content=0.0)])
+def test_of_a_test_set_that_differs_at_each_reading_only_the_number_is_compared(
+    known: Records, sets: Sets | None
+) -> None:
+    """One that draws from NumPy failed, as did one whose batches are padded to the longest sample in them."""
+    drawn = of_drawn(evaluated(known, 7.0))
+    assert _amiss(sets, RUN, drawn) != _amiss(sets, RUN, evaluated(known, 7.0))
+    assert "evaluated samples are not" not in _amiss(sets, RUN, drawn)
+    short = [replace(e, samples=e.samples - (e.rank == 1 and e.epoch == 2)) for e in drawn.evaluated]
+    assert _amiss(sets, RUN, replace(drawn, evaluated=short)).startswith("epoch 2: 99 samples were evaluated")
+
+
+def test_a_pass_says_that_only_the_number_was_compared(tmp_path: Path) -> None:
+    base, data = baseline(tmp_path / "base"), replace(DATA, test=SetContent(DATA.test.samples))
+    said = {}
+    for name, own in (("known", DATA), ("drawn", data)):
+        write(tmp_path / name, make_spec("nccl_sync"), each(Ready, partial(replace, data=own)))
+        said[name] = one(tmp_path / name, base, "evaluation")
+    assert {verdict.name for verdict in said.values()} == {"PASS"}
+    assert "used the baseline's test set and" in said["known"].line
+    assert "used as many samples as the baseline's test set has (they may differ at each reading" in said["drawn"].line

@@ -111,6 +111,20 @@ def test_losses_of_a_cells_own_baseline_are_judged(tmp_path: Path) -> None:
     assert one(runs, own, "train_loss").name == "FAIL"
 
 
+def test_a_solo_run_that_is_refused_is_nobodys_partner(tmp_path: Path, base: Path) -> None:
+    """Its loss was edited, and the sound runs of the other mode failed."""
+    write(tmp_path / "runs", "nccl_sync", 1, batch_size=16)
+    write(tmp_path / "runs", "solo", 2)
+    (edited,) = tmp_path.rglob("w1-s0-*/metrics.json")
+    body = json.loads(edited.read_text())
+    body["epochs"][0]["train_loss"] *= 2
+    edited.write_text(json.dumps(body))
+    assert one(tmp_path / "runs", base, "pairs").name == "FAIL", "a sound run of another loss"
+    edited.write_text(json.dumps(body | {"throughput": body["throughput"] | {"samples_per_s": -1.0}}))
+    assert one(tmp_path / "runs", base, "readable").name == "REFUSED"
+    assert one(tmp_path / "runs", base, "pairs").name == "PASS", "by the baseline's losses"
+
+
 def test_pairs_need_no_statistics(tmp_path: Path, base: Path) -> None:
     assert one(write(tmp_path / "a", "nccl_sync", 1, first=1 + 9e-6, batch_size=16), base, "pairs").name == "PASS"
     verdict = one(write(tmp_path / "b", "nccl_sync", 1, first=1.001, batch_size=16), base, "pairs")

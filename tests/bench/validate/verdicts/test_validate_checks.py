@@ -8,18 +8,15 @@ from pathlib import Path
 import pytest
 
 from bench.base.exitcodes import Exit
-from bench.results.analysis.volume import volume
 from bench.results.cells import cells
 from bench.results.runfolder import find_runs
-from bench.results.schema import SCHEMA_VERSION, Metrics, ResumedFrom
+from bench.results.schema import SCHEMA_VERSION, Metrics
 from bench.validate import Terms, judge
 from bench.validate.checks.curve import course
-from bench.validate.checks.volume import BARE, BEYOND, FLAG, WIDE, _beyond, _buffers, formula
 from bench.validate.evidence.consistency import PRESENCE
 from bench.validate.revisions.revision import accept, write_proposals
-from ddp.core.messages.event_parts import SketchGroup
 from tests.bench.references import FIVE, TODAY, TWENTY, baselines, cell, one, with_eval
-from tests.bench.streams import make_metrics, make_spec, write_run
+from tests.bench.streams import make_spec, write_run
 
 
 def changed(root: Path, mode: str, seeds: int, **changes: object) -> Path:
@@ -29,106 +26,6 @@ def changed(root: Path, mode: str, seeds: int, **changes: object) -> Path:
         metrics: Metrics = with_eval(spec, TWENTY[seed])
         write_run(root, spec, metrics.model_copy(update=changes))
     return root
-
-
-@pytest.mark.parametrize(
-    ("mode", "meetings", "width"), [("nccl_sync", 90, 4), ("nccl_cadence", 18, 8), ("cpu_async", 18, 8)]
-)
-def test_volume_is_meetings_times_model(tmp_path: Path, mode: str, meetings: int, width: int) -> None:
-    run = find_runs(write_run(tmp_path, make_spec(mode)))[0][0]
-    assert formula(run) == meetings * 2 * 500 * width
-    assert one(tmp_path, tmp_path / "none", "volume").name == "PASS"
-
-
-@pytest.mark.parametrize(("backend", "meetings"), [("nccl", 6), ("zero1", 6), ("zero2", 22), ("zero3", 22)])
-def test_volume_with_micro_batches(backend: str, meetings: int) -> None:
-    """Two epochs of 106 samples, in steps of 2 ranks x 20 samples: the last has 26, in 3 micro-batches of 4 or 5."""
-    metrics = with_eval(make_spec("nccl_sync"), 0.97)
-    assert metrics.ledger is not None
-    about = {"backend": backend, "batch_size": 20, "epochs_planned": 2, "parameters": 500}
-    metrics = metrics.model_copy(update=about | {"ledger": metrics.ledger.model_copy(update={"samples": 106})})
-    assert volume(metrics, {"train": {"accumulate": 4}}).expected == meetings * 2 * 500 * 4
-    known = volume(metrics, {"train": {"accumulate": 20}}).expected  # batch norm: 10 micro-batches of 2, else 20
-    assert known == (None if meetings == 22 else meetings * 2 * 500 * 4)
-
-
-def test_bytes_of_the_rest_are_not_divided_by_all_steps() -> None:
-    metrics = with_eval(make_spec("nccl_sync"), 0.97)
-    resumed = ResumedFrom(source="before", checkpoint=1, epochs=1, samples=64, seconds=1.0, times=1)
-    assert volume(metrics, {}).per_step == metrics.sync.bytes / metrics.steps
-    assert volume(metrics.model_copy(update={"resumed": resumed}), {}).per_step is None
-
-
-@pytest.mark.parametrize(("mode", "frozen"), [("nccl_sync", 120), ("nccl_cadence", 0)])
-def test_volume_of_a_model_that_is_frozen_in_part(mode: str, frozen: int) -> None:
-    """No gradient of what is not trained travels; the parameters do."""
-    metrics = with_eval(make_spec(mode), 0.97)
-    whole, part = volume(metrics, {}).expected, volume(metrics.model_copy(update={"frozen": 120}), {}).expected
-    assert whole is not None
-    assert part == whole * (500 - frozen) // 500
-
-
-@pytest.mark.parametrize(("state", "copies"), [([4_000, 4_016], 3), ([2_008, 2_008], 2), ([None, 0], 1)])
-def test_volume_with_averaged_optimizer_state(state: list[int | None], copies: int) -> None:
-    """Counters make it no whole number of copies of the parameters."""
-    metrics = with_eval(make_spec("nccl_cadence"), 0.97)
-    memory = metrics.memory.model_copy(update={"optimizer_bytes": state, "parameter_bytes": [2_000, 2_000]})
-    metrics = metrics.model_copy(update={"memory": memory})
-    plain, whole = (volume(metrics, {"averaging": {"optimizer_state": each}}).expected for each in (False, True))
-    assert plain is not None
-    assert whole == copies * plain
-
-
-@pytest.mark.parametrize(
-    ("mode", "held", "width"),
-    [("nccl_sync", 4_000, 8), ("nccl_sync", 1_000, 2), ("cpu_async", 1_000, 4), ("nccl_cadence", 1_000, 8)],
-)
-def test_volume_goes_by_the_type_of_the_model(mode: str, held: int, width: int) -> None:
-    """500 parameters; averages of `nccl` travel in double precision, whatever the model has."""
-    metrics = with_eval(make_spec(mode), 0.97)
-    memory = metrics.memory.model_copy(update={"parameter_bytes": [held, held]})
-    meetings = 90 if mode == "nccl_sync" else 18
-    assert volume(metrics.model_copy(update={"memory": memory}), {}).expected == meetings * 2 * 500 * width
-
-
-@pytest.mark.parametrize(("mode", "expected"), [("nccl_sync", None), ("nccl_cadence", 18 * 2 * 500 * 4)])
-def test_torchft_sends_gradients_unmeasured_and_parameters_in_their_type(mode: str, expected: int | None) -> None:
-    """All its runs failed: -99.98 % and -49.99 %."""
-    metrics = with_eval(make_spec(mode), 0.97).model_copy(update={"backend": "torchft"})
-    assert volume(metrics, {}).expected == expected
-
-
-def test_large_buffers_may_travel_too() -> None:
-    groups = [SketchGroup("w", "parameters", 100, "float32", trained=True)]
-    assert _buffers(groups) == 0.0
-    assert _buffers([*groups, SketchGroup("queue", "buffers", 300, "float32", trained=False)]) == WIDE * 3.0
-
-
-@pytest.mark.parametrize(
-    ("mode", "groups", "beyond"),
-    [
-        ("nccl_cadence", (("parameters", "float32"),), BARE),
-        ("nccl_cadence", (("parameters", "float32"), ("buffers", "float32")), WIDE),
-        ("nccl_cadence", (("parameters", "float32"), ("parameters", "float64")), BEYOND),
-        ("nccl_sync", (("parameters", "float32"),), BARE + FLAG / 100),
-        ("nccl_sync", (("parameters", "float32"), ("parameters", "float32")), BARE + FLAG / 100),
-        ("nccl_cadence", (), BEYOND),
-    ],
-)
-def test_replicas_without_buffers_send_little_more(
-    mode: str, groups: tuple[tuple[str, str], ...], beyond: float
-) -> None:
-    rows = [SketchGroup("row", kind, 100, dtype, trained=kind == "parameters") for kind, dtype in groups]
-    assert _beyond(make_metrics(make_spec(mode)), rows) == beyond
-
-
-@pytest.mark.parametrize("factor", [0.5, 0.99, 2.0])
-def test_a_volume_that_is_not_the_formulas_fails(tmp_path: Path, factor: float) -> None:
-    spec = make_spec("nccl_sync")
-    metrics = with_eval(spec, 0.97)
-    sync = metrics.sync.model_copy(update={"bytes": int(metrics.sync.bytes * factor)})
-    write_run(tmp_path, spec, metrics.model_copy(update={"sync": sync}))
-    assert one(tmp_path, tmp_path / "none", "volume").name == "FAIL"
 
 
 @pytest.mark.parametrize(("check", "version"), [("volume", SCHEMA_VERSION), ("breakdown", PRESENCE - 1)])
@@ -184,6 +81,17 @@ def test_a_baseline_keeps_the_bits_of_one_machine(tmp_path: Path) -> None:
     assert made.params_sha256 == {seed: f"end {seed}" for seed in "0123"}
     accept(tmp_path / "proposals", tmp_path / "base")
     assert one(cell(tmp_path / "same", "solo", FIVE), tmp_path / "base", "determinism").name == "PASS"
+
+
+@pytest.mark.parametrize("git", [{"sha": "other"}, {"sha": "abc", "dirty": True}, {"sha": None, "version": "2"}])
+def test_two_sources_promise_no_bits(tmp_path: Path, git: dict[str, object]) -> None:
+    """An earlier version of the source made the same cell and seed fail."""
+    changed(tmp_path / "a", "nccl_sync", 1)
+    changed(tmp_path / "b", "nccl_sync", 1, params_sha256="other", git=git)
+    with pytest.raises(ValueError, match="expected 1, got 0"):
+        one(tmp_path, tmp_path / "none", "determinism")
+    changed(tmp_path / "c", "nccl_sync", 1, params_sha256="third", git=git)
+    assert one(tmp_path, tmp_path / "none", "determinism").name == "FAIL"
 
 
 def test_modes_that_follow_speeds_promise_no_bits(tmp_path: Path) -> None:
