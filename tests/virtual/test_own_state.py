@@ -18,10 +18,11 @@ from torch.utils.data import Dataset
 from ddp.data.dataset import MapSource
 from ddp.data.seeded import others
 from ddp.data.source import TensorSource
+from ddp.engine import own_tasks
+from ddp.engine.own_tasks import LARGE, OwnTasks
 from ddp.replica.task import Job, Task
-from ddp.virtual import engine, own_tasks
+from ddp.virtual import engine
 from ddp.virtual.eligibility import unfit
-from ddp.virtual.own_tasks import LARGE, OwnTasks
 from tests.runtime import toy
 from tests.runtime.conftest import Play
 

@@ -1,5 +1,5 @@
-"""Gives each rank of a virtual run a Task of its own, as ranks in processes have: a loss, a data set or a callback may
-change in training.
+"""Gives each rank of a process that has several a Task of its own, as ranks in processes have: a loss, a data set or a
+callback may change in training.
 
 Copies are made by cloudpickle, as Tasks are sent to processes. Large tensors of data sets are in memory once.
 """
@@ -115,10 +115,12 @@ def copier(whole: Any, copies: int) -> Callable[[], Any]:
 
 
 class OwnTasks:
-    """`tasks()` returns another rank's Task of `job`. Ranks must call it with equal states of the random generators."""
+    """`tasks()` returns another rank's Task of `job`. Ranks must call it with equal states of the random generators.
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
+    `shown`: the first rank has the user's own objects, so that what it does to them is seen outside."""
+
+    def __init__(self, job: Job, shown: bool = False) -> None:
+        self._job, self._shown = job, shown
         self._made: dict[str, tuple[Any, Callable[[], Any], Callable[[], None]]] = {}
         """Of the Task and of each data set: the object, what copies it, and what advances the random generators."""
 
@@ -126,9 +128,10 @@ class OwnTasks:
         """Return a Task of its own for the next rank."""
         if "task" not in self._made:
             self._note("task", self._job.task())
-        _, copy, advance = self._made["task"]
+        made, copy, advance = self._made["task"]
         advance()
-        task: Task = copy()
+        task: Task = made if self._shown else copy()
+        self._shown = False
         train = partial(self._data, "train_data", task.train_data)
         return replace(task, train_data=train, eval_data=partial(self._data, "eval_data", task.eval_data))
 
