@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -52,9 +53,29 @@ class _Unpickler(pickle.Unpickler):
         return self._kept[pid]
 
 
-class _Nowhere:
+class _Bounded:
+    """A file that keeps nothing, for up to `room` bytes."""
+
+    def __init__(self, room: int) -> None:
+        self._room = room
+
     def write(self, content: Any) -> int:
+        self._room -= len(content)
+        if self._room < 0:
+            raise OverflowError("too large for copies")
         return len(content)
+
+
+class _Kept(_Bounded):
+    """A file that keeps what is written, for up to `room` bytes."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__(room)
+        self.content = io.BytesIO()
+
+    def write(self, content: Any) -> int:
+        super().write(content)
+        return self.content.write(content)
 
 
 def _is_data(obj: Any) -> bool:
@@ -77,11 +98,11 @@ def _large_of(whole: Any) -> dict[int, Any]:
 
     def outside(obj: Any) -> Any:
         if _is_data(obj):
-            _Pickler(_Nowhere(), in_data).dump(obj)
+            _Pickler(_Bounded(ROOM), in_data).dump(obj)
             return 0
         return 0 if isinstance(obj, (*_SHARED, *_ARRAYS)) else None
 
-    _Pickler(_Nowhere(), outside).dump(whole)
+    _Pickler(_Bounded(sys.maxsize), outside).dump(whole)
     return large
 
 
@@ -101,16 +122,15 @@ def copier(whole: Any, copies: int) -> Callable[[], Any]:
                 kept.append(obj)
             return places[id(obj)]
 
-        file = io.BytesIO()
+        file = _Kept(ROOM // copies if data else sys.maxsize)
         _Pickler(file, apart).dump(whole)
-        return file.getvalue(), kept
+        return file.content.getvalue(), kept
 
     for data in (True, False):
         with suppress(Exception):  # whatever a user's object raises
             copied, kept = packed(data)
-            if not data or len(copied) * copies <= ROOM:
-                _Unpickler(copied, kept).load()
-                return lambda: _Unpickler(copied, kept).load()
+            _Unpickler(copied, kept).load()
+            return lambda: _Unpickler(copied, kept).load()
     return lambda: whole
 
 
