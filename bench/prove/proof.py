@@ -124,7 +124,9 @@ def _trial(way: Way, course: OracleCourse) -> Trial:
     who, spec = entrant(way.backend or ""), BACKENDS.get(way.backend or "")
     windows = spec is not None and not (SyncKind.STEP in spec.sync and way.policy.every_step)
     check_size(course.task().train_data(), course.steps * (STRIDE if windows else 1), course.batch * course.world_size)
-    if spec is None or (way.ranks <= who.exact and not (windows and SyncKind.SNAPSHOT in spec.sync)):
+    # Averages of snapshots, and of a service's own code, are rounded elsewhere than the oracle's.
+    rounded = windows and spec is not None and (SyncKind.SNAPSHOT in spec.sync or bool(spec.service))
+    if spec is None or (way.ranks <= who.exact and not rounded):
         return Trial(way, who, course, windows, 0.0, "float32")
     if course.how.half:
         return Trial(way, who, course, windows, LOOSE, "float32, as half precision is none of double")

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from bench.prove.provable import provable_modes, refuse_unproved_job, unproved
+from bench.prove.proof import prove
+from bench.prove.provable import Way, provable_modes, refuse_unproved_job, unproved
+from ddp.backends import BACKENDS
 from ddp.core.policies import DEFAULT, EVERY_STEP, POLICIES
 from ddp.core.settings.averaging import Averaging
 from ddp.core.settings.steps import StepSettings
@@ -49,3 +51,10 @@ def test_an_engine_of_a_package_is_not_proved_by_what_ours_does(monkeypatch: pyt
     assert provable_modes() == before
     assert not unproved("elche", "nccl")
     assert not unproved("graph", None)
+
+
+@pytest.mark.skipif("torchft" not in BACKENDS, reason="torchft is not installed")
+def test_averages_of_a_service_are_close_in_double_precision() -> None:
+    """They were called different: torchft averages in single precision, and the oracle in double."""
+    (found,) = prove(toy.task, [Way("torchft_cadence", "elche", "torchft", POLICIES[DEFAULT](), 2)], 1, 4)
+    assert (found.verdict, found.precision) == ("close", "float64")
