@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.models import MODELS
+from bench.prove.provable import provable_modes
 from benchmarks.frame import options, run_command, table, write_report
-from ddp.engine.modes import modes
 from tests.conformance.test_prove import BROUGHT, OWN, PLAIN
 
 KEPT = Path("runs/proofs")
@@ -40,7 +40,7 @@ def prove(name: str) -> int:
     if name in BROUGHT:
         (KEPT / f"{name}.py").write_text(OWN.format(name=name, **PLAIN | BROUGHT[name]), encoding="utf-8")
     model = str(KEPT / f"{name}.py") if name in BROUGHT else name
-    words = (f"model={model}", f"world_size={RANKS}", f"mode={','.join(modes())}")
+    words = (f"model={model}", f"world_size={RANKS}", f"mode={','.join(provable_modes())}")
     options = ("--steps", str(STEPS), "--batch", str(BATCH), "--json", str(out))
     return subprocess.run([sys.executable, "-m", "bench", "prove", *words, *options], check=False).returncode
 
@@ -72,11 +72,11 @@ def largest(proof: dict[str, Any]) -> float:
 def page(names: Iterable[str]) -> str:
     """Return the page of the models that are proved."""
     done = {name: json.loads((KEPT / f"{name}.json").read_text(encoding="utf-8")) for name in names}
-    rows = [row(mode, done) for mode in modes()]
+    rows = [row(mode, done) for mode in provable_modes()]
     reasons: dict[str, list[str]] = {}
     for name, body in done.items():
         for each in body["proofs"]:
-            if each["verdict"] != "exact":
+            if each["verdict"] != "exact" and each["mode"] in provable_modes():
                 reasons.setdefault(f"{each['verdict']}: {each['why']}", []).append(
                     f"{name} {each['mode']} {each['ranks']}"
                 )

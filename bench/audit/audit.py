@@ -37,7 +37,7 @@ from bench.audit.repeated.compare import (
 )
 from bench.audit.repeated.figures import counted_from, figures_apart, scalars_apart, weighed
 from bench.audit.repeated.repeated_step import Bench
-from bench.audit.repeated.rows import UNREPEATED, complete, is_complete, redo, repeats, steps_of
+from bench.audit.repeated.rows import UNREPEATED, complete, is_complete, packed, redo, remembers, repeats, steps_of
 from bench.audit.repeated.stretches import draws, stretches
 from bench.audit.repeated.unkept import unkept
 from bench.audit.state_digest import digest
@@ -73,6 +73,7 @@ class _Auditor:
         self._bytes: list[StepBytes] = []
         self._unrepeated = False
         """Whether a repeated step gave another outcome each time."""
+        self._loss = b"" if order.model else packed(task.loss)
         self._device = torch.device("cuda" if order.coarse and torch.cuda.is_available() else "cpu")
         limits = order.max_grad_norm, order.own_buffers, order.model, order.step, order.batch_size, order.own_batches
         rules = Rules(order.seed, order.epochs, len(self._data), order.lr_scale, *limits)
@@ -151,8 +152,8 @@ class _Auditor:
             if apart and not all(self._data.steady(first.epoch, *span) for each in group for span in each.batches):
                 raise Incomplete("the data set gives different samples at each reading")
             if apart and not self._order.model:
-                before = whole(every(group, "before"))
-                self._unrepeated |= not repeats(self._bench, lambda: redo(self._bench, before, group))
+                again = partial(redo, self._bench, whole(every(group, "before")), group)
+                self._unrepeated |= not repeats(self._bench, again) or remembers(self._bench, again, self._loss)
             if self._unrepeated:
                 raise Incomplete(UNREPEATED)
         except Incomplete as error:

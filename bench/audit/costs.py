@@ -27,6 +27,8 @@ OF_PASS = 5
 """First version of results in which activation bytes are those of one pass alone."""
 TRIES = 8
 """Passes in which a user's model is counted, as one with random branches gives different counts."""
+ALONE = 64
+"""Samples whose shapes are compared."""
 MEASURED = 2
 """Steps of a rank whose norm is recorded first; bytes are measured in the last of them."""
 COUNTERS = 32
@@ -42,7 +44,7 @@ def step_bytes(before: Mapping[Name, Tensor], step: Done, ranks: Sequence[tuple[
     # Python numbers in the state are kept as float64 scalars.
     numbers = sum(tensor.nbytes for tensor in state if not tensor.dim() and tensor.dtype == torch.float64)
     gradients: dict[tuple[int, int], tuple[int, ...]] = {
-        (rank, at + more): (size,) for rank, at in ranks for more, size in enumerate(step.gradient_bytes)
+        (rank, at + more): sizes for rank, at in ranks for more, sizes in enumerate(step.gradient_bytes)
     }
     known = ranks if step.gradient_bytes else ()  # else gradients are sparse
     return {"gradient_bytes": gradients, "optimizer_bytes": dict.fromkeys(known, (whole, whole - numbers))}
@@ -55,13 +57,16 @@ def costs(order: AuditOrder, bench: Bench, steps: Sequence[StepBytes]) -> Iterat
     if order.whole:
         wanted["parameter_bytes"] = sum(parameter.nbytes for parameter in bench.parameters.values())
     if any(work.flop_per_sample is not None for work in order.works):
-        passes = [_pass(bench, seed) for seed in range(1 if order.model else TRIES)]
+        # A user's model may skip layers at random, or work by what is in a batch: ranks begin with one of the first.
+        passes = [_pass(bench, seed) for seed in range(1 if order.model else max(TRIES, len(order.works)))]
         counts = {flop for flop, _ in passes}
-        # A user's model may skip layers at random.
         wanted["flop_per_sample"] = counts.pop() if len(counts) == 1 else None
         here = order.coarse == (bench.device.type == "cuda")  # other kernels keep other tensors
         wanted["activation_bytes"] = passes[0][1] if here and _plain(order) else None
-    lines = [*_apart(order, wanted), *(_of_steps(order, bench, steps) if order.whole else _in_parts(order, bench))]
+    apart = list(_apart(order, wanted))
+    if apart and not order.model and _differ(bench):
+        apart = list(_apart(order, {**wanted, **dict.fromkeys(("tokens", "flop_per_sample"))}))
+    lines = [*apart, *(_of_steps(order, bench, steps) if order.whole else _in_parts(order, bench))]
     count = sum(parameter.numel() for parameter in bench.parameters.values())
     if order.parameters is not None and order.parameters != count:
         lines.append((None, f"ranks counted {order.parameters:,} parameters, the model has {count:,}"))
@@ -114,8 +119,25 @@ def _in_parts(order: AuditOrder, bench: Bench) -> Iterator[tuple[int | None, str
             yield None, f"{name} of all ranks, each with a part, add up to {total:,}, the model gives {size:,}"
 
 
-def _first(bench: Bench) -> Any:
-    return bench.batch(0, min(bench.rules.batch_size, bench.rules.samples))
+def _first(bench: Bench, number: int = 0) -> Any:
+    """Return one of the first batches; after the last whole one comes the first again."""
+    size = min(bench.rules.batch_size, bench.rules.samples)
+    start = number % max(bench.rules.samples // max(size, 1), 1) * size
+    return bench.batch(start, start + size)
+
+
+def _differ(bench: Bench) -> bool:
+    """Return whether samples have different shapes, as texts that are padded to the longest of a batch."""
+    from torch.utils._pytree import tree_leaves
+
+    shapes = set()
+    for place in range(min(ALONE, bench.rules.samples)):
+        try:
+            leaves = tree_leaves(bench.batch(place, place + 1))
+        except Exception:  # a user's function may take no single sample
+            return True
+        shapes.add(tuple(leaf.shape for leaf in leaves if isinstance(leaf, Tensor)))
+    return len(shapes) > 1
 
 
 def _tokens(bench: Bench) -> int:
@@ -139,13 +161,13 @@ def _has_storage(value: Any) -> bool:
 
 
 def _pass(bench: Bench, seed: int) -> tuple[float, int]:
-    """Return the operations per sample of a forward and a backward pass, with random numbers from a seed; and the bytes
-    that the forward pass keeps for the backward pass, besides the model and the batch."""
+    """Return the operations per sample of a forward and a backward pass, on the batch of the number `seed` with random
+    numbers from it; and the bytes that the forward pass keeps for the backward pass, besides the model and the batch."""
     from torch.utils._pytree import tree_leaves
     from torch.utils.flop_counter import FlopCounterMode
 
     torch.manual_seed(seed)
-    batch = moved(_first(bench), bench.device)
+    batch = moved(_first(bench, seed), bench.device)
     counter = FlopCounterMode(display=False, custom_mapping=_recurrent())
     lasting = chain(bench.model.parameters(), bench.model.buffers(), tree_leaves(batch))
     own = {each.untyped_storage().data_ptr() for each in lasting if _has_storage(each)}

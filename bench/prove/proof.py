@@ -19,11 +19,11 @@ from bench.prove import ranks
 from bench.prove.engines import run_engine
 from bench.prove.entrants import Entrant, ProofEntry, distance, entrant, fingerprint, gap, largest
 from bench.prove.oracle import OracleCourse, OracleStep, PlainTrainer, State, replay
+from bench.prove.provable import Way, unproved
 from bench.prove.ranks import CourseResult
 from bench.prove.tasks import Make, check_size, double, gradient, least, plain
 from bench.prove.windows import STRIDE, replay_windows
 from ddp.backends import BACKENDS, SyncKind
-from ddp.core.policies import Policy
 from ddp.core.settings.steps import PLAIN, StepSettings
 
 CLOSE, LOOSE = 1e-9, 1e-3
@@ -31,17 +31,6 @@ CLOSE, LOOSE = 1e-9, 1e-3
 SUMMED = 1e-5
 """Largest allowed difference of a loss: shares of ranks are summed in another order, and in double precision."""
 AVERAGED = "averages of windows; which steps make a window is the policy's: bench replay"
-
-
-@dataclass(frozen=True)
-class Way:
-    """A mode on a number of ranks."""
-
-    mode: str
-    engine: str
-    backend: str | None
-    policy: Policy
-    ranks: int
 
 
 @dataclass(frozen=True)
@@ -98,6 +87,9 @@ def prove(
     `batch`: samples of a micro-batch of one rank; `how`: the number of micro-batches in a step, and the precision."""
     groups: dict[Any, list[Trial]] = {}
     for way in ways:
+        if why := unproved(way.engine, way.backend):
+            yield Proof(way.mode, way.ranks, "not proved", why)
+            continue
         trial = _trial(way, _course(make, way.ranks, steps, batch, seed, how))
         if trial.way.backend is None:
             yield _of_engine(way, trial.course)
@@ -132,7 +124,9 @@ def _trial(way: Way, course: OracleCourse) -> Trial:
     who, spec = entrant(way.backend or ""), BACKENDS.get(way.backend or "")
     windows = spec is not None and not (SyncKind.STEP in spec.sync and way.policy.every_step)
     check_size(course.task().train_data(), course.steps * (STRIDE if windows else 1), course.batch * course.world_size)
-    if spec is None or (way.ranks <= who.exact and not (windows and SyncKind.SNAPSHOT in spec.sync)):
+    # Averages of snapshots, and of a service's own code, are rounded elsewhere than the oracle's.
+    rounded = windows and spec is not None and (SyncKind.SNAPSHOT in spec.sync or bool(spec.service))
+    if spec is None or (way.ranks <= who.exact and not rounded):
         return Trial(way, who, course, windows, 0.0, "float32")
     if course.how.half:
         return Trial(way, who, course, windows, LOOSE, "float32, as half precision is none of double")

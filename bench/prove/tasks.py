@@ -12,21 +12,10 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map
 
-from ddp.core.settings.steps import StepSettings
 from ddp.replica.norms import least_samples
 from ddp.replica.task import Source, Task
 
 Make = Callable[[], Task]
-
-
-def refuse_unproved(how: StepSettings) -> None:
-    """Raise ValueError for a step that the oracle does not do: the proof would be of another one."""
-    for name, value, why in (
-        ("precision", "fp16", "its loss has a factor, and steps are left out where gradients overflow"),
-        ("compile", True, "compiled code sums in an order of its own"),
-    ):
-        if getattr(how, name) == value:
-            raise ValueError(f"train.{name}={value} cannot be proved: {why}; leave train.{name} out")
 
 
 def check_size(data: Source, steps: int, samples: int) -> None:

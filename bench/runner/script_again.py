@@ -18,8 +18,8 @@ from bench.audit.audit_input import order_of
 from bench.audit.process import AuditProcess
 from bench.base import environment
 from bench.config.plan import ScriptPlan
-from bench.prove.proof import Proof, Way, prove
-from bench.prove.tasks import refuse_unproved
+from bench.prove.proof import Proof, prove
+from bench.prove.provable import Way, refuse_unproved_job
 from bench.prove.whole_batch import WholeBatch, whole
 from bench.results.audit_file import AuditReport
 from bench.results.rerun_command import script_words
@@ -152,7 +152,7 @@ def prove_here(order: Again, plan: ScriptPlan) -> None:
     """Prove the mode of a run with the task of `plan`, and leave the report. Raise ValueError for what has no proof."""
     assert order.prove is not None
     spec, job, size = plan.spec, plan.job, order.prove
-    refuse_unproved(job.step)
+    refuse_unproved_job(job)
     way = Way(spec.mode, spec.engine, spec.backend, job.policy, spec.world_size)
     how = size.steps, size.batch, spec.seed
     with scratch() as private:

@@ -28,7 +28,7 @@ from ddp.core.state.coordinator_state import Mark
 from ddp.core.worker import Step
 from ddp.engine import solo
 from ddp.engine.loop import TrainingLoop
-from ddp.engine.once import Once
+from ddp.engine.own_tasks import OwnTasks
 from ddp.engine.phased_loop import loop_of
 from ddp.engine.solo import Emit
 from ddp.gradients.exchange import Exchange
@@ -80,9 +80,9 @@ class _Engine:
         self._in_turn = WorkerThreads(job.world_size, parallel=False)
         self._events: list[Any] = []
         """Events from the replicas' threads, until this thread emits them."""
-        shared = replace(job, task=Once(job.task))  # data is read once for all
+        own = replace(job, task=OwnTasks(job, shown=True))
         self._loops = self._in_turn.run(
-            [partial(loop_of, shared, rank, self._events.append, Accumulating) for rank in range(job.world_size)]
+            [partial(loop_of, own, rank, self._events.append, Accumulating) for rank in range(job.world_size)]
         )
         self._replicas = [cast(Accumulating, loop.replica) for loop in self._loops]
         states = [replica.state for replica in self._replicas]

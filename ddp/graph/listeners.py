@@ -6,11 +6,12 @@ listeners.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ddp.core.messages.events import Ready
 from ddp.graph.scatter import leaves
@@ -65,12 +66,35 @@ class TrainingRecord:
 
     def begin_pass(self, inputs: tuple[Any, ...], device: torch.device) -> None:
         """Note the start of a training forward pass on one device."""
-        self._samples += next((len(leaf) for leaf in leaves(inputs) if leaf.dim()), 0)
-        if self.listeners and self._meter is None:
-            self._meter = ReplicaMeter(0, device, self.listeners)
+        self._samples += _samples(inputs)
+        self._measure(device)
         self._mark("backward")
         self._at = now()
         self._began = self._at if self._began is None else self._began
+
+    def count_if_trained(
+        self, inputs: tuple[Any, ...], output: Any, parameters: Iterable[Tensor], device: torch.device, began: float
+    ) -> None:
+        """Count a forward pass on one device, begun at `began`, only when a backward pass begins that fills gradients of
+        `parameters`: in evaluation mode it may be an evaluation."""
+        waiting, trained = [_samples(inputs)], [p for p in parameters if p.requires_grad]
+
+        def count(_: Tensor) -> None:
+            nodes = (torch.autograd.graph.get_gradient_edge(parameter).node for parameter in trained)
+            if waiting and any(torch._C._will_engine_execute_node(node) for node in nodes):
+                self._samples += waiting.pop()
+                self._measure(device)
+                self._at = began if self._at is None else self._at
+                self._mark("forward")  # and what the loss took
+                self._began = began if self._began is None else self._began
+
+        for leaf in leaves(output):
+            if leaf.requires_grad:
+                leaf.register_hook(count)  # type: ignore[no-untyped-call]
+
+    def _measure(self, device: torch.device) -> None:
+        if self.listeners and self._meter is None:
+            self._meter = ReplicaMeter(0, device, self.listeners)
 
     def end_pass(self) -> None:
         """Note the end of a forward pass."""
@@ -94,3 +118,7 @@ class TrainingRecord:
         """Record the time since the last mark as a slice of `kind`."""
         if self._at is not None:
             self._at = now() if self._meter is None else self._meter.add(kind, self._at)
+
+
+def _samples(inputs: tuple[Any, ...]) -> int:
+    return next((len(leaf) for leaf in leaves(inputs) if leaf.dim()), 0)

@@ -137,8 +137,12 @@ class Training:
 
     def _flow(self, inputs: tuple[Any, ...]) -> FlowOutput:
         """Return the result of a forward pass on one device."""
-        if not (torch.is_grad_enabled() and self.graph.training):
+        if not torch.is_grad_enabled():
             return self.graph.flow(*inputs)
+        if not self.graph.training:
+            began, output = now(), self.graph.flow(*inputs)
+            self.record.count_if_trained(inputs, output, self.graph.parameters(), self.places()[0], began)
+            return output
         self.record.begin_pass(inputs, self.places()[0])
         output = self.graph.flow(*inputs)
         self.record.end_pass()
@@ -175,8 +179,8 @@ class Training:
         return any(parameter.grad is not None for parameter in self.graph.parameters())
 
     def _record(self) -> None:
-        """Collect the caller's `record_scalar` calls, from a training forward pass to its step."""
-        if torch.is_grad_enabled() and self.graph.training:
+        """Collect the caller's `record_scalar` calls, from a forward pass with gradients to its step."""
+        if torch.is_grad_enabled():
             self._scalars.begin()
             self._scalars.__enter__()
 

@@ -11,10 +11,10 @@ from torch.random import fork_rng
 
 from ddp.data.contents import repeatable
 from ddp.data.seeded import others, set_others
+from ddp.engine.own_tasks import OwnTasks
 from ddp.replica.scalars import Scalars
 from ddp.replica.task import Job, Task
 from ddp.virtual import row_optimizer
-from ddp.virtual.own_tasks import OwnTasks
 from ddp.virtual.plain_state import plain_state
 from ddp.virtual.rows import apart, loss_of, shared
 

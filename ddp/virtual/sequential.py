@@ -23,12 +23,12 @@ from ddp.core.messages.commands import Reduce
 from ddp.core.messages.events import RankEvent, Reduced
 from ddp.core.worker import Action, Step
 from ddp.engine.cooperative_thread import CooperativeThread, generators
+from ddp.engine.own_tasks import OwnTasks
 from ddp.engine.rank import RankLoop
 from ddp.process.clock import now
 from ddp.process.meter import Meter
 from ddp.replica.replica import Replica
 from ddp.replica.task import Job
-from ddp.virtual.own_tasks import OwnTasks
 
 
 class _NoMeter(Meter):

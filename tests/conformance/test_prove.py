@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from bench.prove import proof
 from bench.prove.entrants import TORCH, Entrant, entrant
-from bench.prove.proof import Proof, Way, prove
+from bench.prove.proof import Proof, prove
+from bench.prove.provable import Way, provable_modes
 from bench.prove.whole_batch import whole
 from ddp.core.policies import DEFAULT, EVERY_STEP, POLICIES
 from ddp.core.settings.steps import StepSettings
@@ -170,6 +171,28 @@ def test_each_kind_of_average_is_proved_and_says_how_far_it_is_off() -> None:
     assert not any(each.failed for each in found.values())
 
 
+def test_what_only_another_engine_runs_is_not_called_proved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks in processes were compared instead, and the engine virtual never ran."""
+
+    def broken(*_: object) -> None:
+        raise AssertionError("the engine virtual ran")
+
+    monkeypatch.setattr("ddp.virtual.engine.run", broken)
+    ways = [
+        way("virtual_nccl_sync", "nccl", engine="virtual"),
+        way("virtual_cpu_async", "cpu", DEFAULT, engine="virtual"),
+    ]
+    found = proved([*ways, way("nccl_sync", "nccl")])
+    assert {each.mode: each.verdict for each in found} == {
+        "virtual_nccl_sync": "not proved",
+        "virtual_cpu_async": "not proved",
+        "nccl_sync": "exact",
+    }
+    assert all("by tests/virtual" in each.why for each in found if each.mode != "nccl_sync")
+    assert not any(mode.startswith("virtual") for mode in provable_modes())
+    assert {"solo", "nccl_sync", "cpu_async", "zero3", "torch_ddp", "graph_cadence"} <= {*provable_modes()}
+
+
 def test_data_that_is_split_by_drawn_numbers_is_the_same_in_engine_and_oracle() -> None:
     (found,) = prove(toy.drawn, [way("graph_sync", None, engine="graph")], 2, 4)
     assert found.verdict == "exact", found.why
@@ -260,9 +283,17 @@ def test_steps_of_micro_batches_and_in_half_precision_are_proved(how: StepSettin
     assert whole(dropping, 2, 1, 4, how=how).why.startswith("batch norm")
 
 
-@pytest.mark.parametrize("word", ["train.precision=fp16", "train.compile=true"])
-def test_a_step_that_the_oracle_does_not_do_is_not_called_proved(warm: Warm, tmp_path: Path, word: str) -> None:
-    command = ("-m", "bench", "prove", "model=mlp", "mode=solo", "data.name=digits", word)
+@pytest.mark.parametrize(
+    ("word", "mode"),
+    [
+        ("train.precision=fp16", "solo"),
+        ("train.compile=true", "solo"),
+        ("train.max_grad_norm=0.1", "solo"),
+        ("averaging.elastic=0.5", "nccl_cadence"),
+    ],
+)
+def test_what_the_oracle_does_not_do_is_not_called_proved(warm: Warm, tmp_path: Path, word: str, mode: str) -> None:
+    command = ("-m", "bench", "prove", "model=mlp", f"mode={mode}", "data.name=digits", word)
     code, out, err = warm.start(tmp_path, *command).result()
     assert (code, out) == (2, "")
     assert f"bench: {word.replace('true', 'True')} cannot be proved" in err

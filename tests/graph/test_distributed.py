@@ -169,6 +169,26 @@ def test_scalars_are_recorded_between_a_pass_and_its_step(size: int) -> None:
         ddp.record_scalar("step", 1)
 
 
+def test_samples_that_are_trained_in_evaluation_mode_are_counted_on_any_number_of_devices() -> None:
+    """On one device the learning rate stayed where it was. What is only evaluated is not counted on any."""
+    found, (x, y) = [], data(8)
+    for size in (1, 2):
+        graph = on(size, optimizer=sgd)
+        graph.set_scheduler(lambda seen: 1.0 - seen, samples=80)
+        graph.eval()
+        for _ in range(3):
+            loss = F.cross_entropy(graph(x), y)
+            ddp.record_scalar("loss", loss)
+            loss.backward()  # type: ignore[no-untyped-call]
+            graph(x)
+            asked = x.clone().requires_grad_()
+            torch.autograd.grad(graph(asked).sum(), asked)
+            graph.step()
+        found.append(graph.lr())
+        assert [*graph.scalars()] == ["loss"]
+    assert found == pytest.approx([0.08, 0.08])
+
+
 def test_other_parameter_groups_keep_their_proportion() -> None:
     def groups(parameters: Any) -> torch.optim.Optimizer:
         first, *rest = parameters

@@ -18,10 +18,11 @@ from torch.utils.data import Dataset
 from ddp.data.dataset import MapSource
 from ddp.data.seeded import others
 from ddp.data.source import TensorSource
+from ddp.engine import own_tasks
+from ddp.engine.own_tasks import LARGE, OwnTasks
 from ddp.replica.task import Job, Task
-from ddp.virtual import engine, own_tasks
+from ddp.virtual import engine
 from ddp.virtual.eligibility import unfit
-from ddp.virtual.own_tasks import LARGE, OwnTasks
 from tests.runtime import toy
 from tests.runtime.conftest import Play
 
@@ -50,6 +51,24 @@ class Noisy(Dataset[tuple[Tensor, Tensor]]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         return self.inputs[index] + 0.3 * float(self.numbers.random()), self.labels[index]
+
+
+class Notes(Noisy):
+    """Notes which of its parts are copied."""
+
+    def __init__(self, read: list[int]) -> None:
+        super().__init__()
+        self.parts = [Part(place, read) for place in range(toy.SAMPLES)]
+
+
+class Part:
+    def __init__(self, place: int, read: list[int]) -> None:
+        self.place, self.text = place, f"{place}" * 10000
+        self.read = read
+
+    def __reduce__(self) -> Any:
+        self.read.append(self.place)
+        return str, (self.text,)
 
 
 class Dropped(nn.Module):
@@ -123,10 +142,12 @@ def test_ranks_share_large_tensors_of_data_and_what_cannot_be_copied(play: Play)
 
 
 def test_data_too_large_for_a_copy_of_each_rank_is_shared(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_tasks, "ROOM", 0)
-    source, loss = MapSource(Noisy()), Annealed()
+    monkeypatch.setattr(own_tasks, "ROOM", 2000)
+    read: list[int] = []
+    source, loss = MapSource(Notes(read)), Annealed()
     one, other = tasks_of(play, lambda: replace(toy.task(), loss=loss, train_data=lambda: source))
     assert one.train_data() is other.train_data() is source
+    assert 0 < len(read) < toy.SAMPLES, "not all of it is copied to know its size"
     assert len({id(each) for each in (loss, one.loss, other.loss)}) == 3
 
 

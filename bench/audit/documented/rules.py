@@ -79,12 +79,18 @@ def autocast(step: StepSettings, device: torch.device) -> AbstractContextManager
     return torch.autocast(device.type, HALF[step.precision]) if step.half else nullcontext()
 
 
-def own_gradients(parameters: Iterable[Tensor]) -> None:
+def own_gradients(parameters: Iterable[Tensor]) -> int:
     """Copy each gradient: PyTorch gives those of two parameters that are added the same memory, and what then changes
-    one in place (a further pass, clipping) changes both."""
+    one in place (a further pass, clipping) changes both. Return the bytes that they had, shared ones counted once."""
+    spans, size, reached = list[tuple[int, int]](), 0, 0
     for parameter in parameters:
         if parameter.grad is not None:
+            if parameter.grad.layout is torch.strided:
+                spans.append((parameter.grad.data_ptr(), parameter.grad.data_ptr() + parameter.grad.nbytes))
             parameter.grad = parameter.grad.clone()
+    for start, stop in sorted(spans):
+        size, reached = size + max(stop - max(start, reached), 0), max(reached, stop)
+    return size
 
 
 def unscale(

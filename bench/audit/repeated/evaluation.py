@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import isclose, isnan, nan
 
 import numpy as np
 import torch
+from torch import nn
 
 from bench.audit.audit_input import AuditOrder
 from bench.audit.bundled.definitions import defined, is_near
@@ -111,17 +113,36 @@ def evaluate(bench: Bench, spans: Sequence[Span]) -> tuple[tuple[float, float], 
     """Return (mean loss, mean metric) over batches of the test set, and both by definition; None if there is no
     definition."""
     task, model, source = bench.task, bench.model, bench.test_data
-    model.eval()
     size, loss, metric, known = sum(stop - start for start, stop in spans), 0.0, 0.0, [0.0, 0.0]
-    for start, stop in spans:
-        batch = moved(rows(source, np.arange(start, stop)), bench.device)
-        weight = stop - start if task.means else 1
-        losses, metrics = task.evaluate(model, batch)
-        loss, metric = loss + float(losses) * weight, metric + float(metrics) * weight
-        own = defined(bench.rules.model, bench.outputs, batch) or (nan, nan)
-        known = [total + part for total, part in zip(known, own, strict=True)]
+    with _in_evaluation_mode(model):
+        for start, stop in spans:
+            batch = moved(rows(source, np.arange(start, stop)), bench.device)
+            weight = stop - start if task.means else 1
+            losses, metrics = task.evaluate(model, batch)
+            loss, metric = loss + float(losses) * weight, metric + float(metrics) * weight
+            own = defined(bench.rules.model, bench.outputs, batch) or (nan, nan)
+            known = [total + part for total, part in zip(known, own, strict=True)]
     mean = (known[0] / size, known[1] / size)
     return (loss / size, metric / size), None if isnan(mean[0]) else mean
+
+
+@contextmanager
+def _in_evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Run a block in evaluation mode. Modules with a `train` of their own may do more there, such as merge weights: they
+    get their modes back by it, and their parameters keep their values."""
+    modes = {module: module.training for module in model.modules()}
+    own = [module for module in modes if type(module).train is not nn.Module.train]
+    kept = {parameter: parameter.detach().clone() for module in own for parameter in module.parameters()}
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train()
+        for module, training in modes.items():
+            if module.training is not training:
+                module.train(training)
+        for parameter, values in kept.items():
+            parameter.detach().copy_(values)
 
 
 @torch.no_grad()

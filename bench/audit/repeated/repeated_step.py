@@ -44,8 +44,8 @@ class Done:
     """(Loss scale after the step, steps since it changed), in fp16."""
     norms: tuple[float, ...] = ()
     """Norm of the gradients of each step before clipping, over the parameters of the optimizers."""
-    gradient_bytes: tuple[int, ...] = ()
-    """Bytes of the gradients of each step, without sparse ones."""
+    gradient_bytes: tuple[tuple[int, ...], ...] = ()
+    """Bytes of the gradients of each step, unless one is sparse: of all, and with memory that they shared counted once."""
     metrics: tuple[float, ...] = ()
     """Sum of the metric over each rank's samples, by definition; NaN if no definition is known."""
     scalars: tuple[Totals, ...] = ()
@@ -71,7 +71,7 @@ class Bench:
         self._seed = torch.default_generator.manual_seed if device.type == "cpu" else torch.manual_seed
         self._training = [(module, module.training) for module in self.model.modules()]
         self._undefined: list[tuple[float, float]] = []
-        self._scale, self._metrics, self._shaken = 1.0, list[float](), False
+        self._scale, self._metrics, self._shaken, self._held = 1.0, list[float](), False, 0
         self._scalars: list[Totals] = []
         self.optimizer_bytes: int | None = None
         """Bytes of the optimizer's state after the last repeated step; None: there was none."""
@@ -165,7 +165,8 @@ class Bench:
         having = [p for p in self.parameters.values() if p.grad is not None]
         self._sparse = any(p.grad is not None and p.grad.is_sparse for p in having)
         self.gradient_bytes = None if self._sparse else sum(p.nbytes for p in having)
-        sizes = () if self.gradient_bytes is None else (self.gradient_bytes,)
+        own = self._held if len(ranks) == 1 else self.gradient_bytes  # the gradients of several are sums
+        sizes = () if self.gradient_bytes is None or own is None else ((self.gradient_bytes, own),)
         return Done(losses, tuple(self._undefined), scale, (norm,), sizes, tuple(self._metrics), tuple(self._scalars))
 
     def after(self) -> State:
@@ -235,7 +236,7 @@ class Bench:
         loss = loss.float() if loss.dtype.itemsize < 4 else loss
         part = (stop - start) / total * self._scale
         (loss if part == 1.0 else loss * part).backward()  # type: ignore[no-untyped-call]
-        own_gradients(self.parameters.values())
+        self._held = own_gradients(self.parameters.values())
         return float(loss.detach())
 
     @torch.no_grad()

@@ -6,18 +6,22 @@ Must not use the engine.
 from __future__ import annotations
 
 import math
+import pickle
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
+from typing import Any
 
+import cloudpickle
 import torch
 from torch import Tensor
 
 from bench.audit.documented.seeds import seed_others
 from bench.audit.kept_files import PARAMETERS, Incomplete, KeptStep, Name
-from bench.audit.repeated.repeated_step import Bench, Done, Work
+from bench.audit.repeated.repeated_step import Bench, Done, Work, moved
 from bench.audit.repeated.step_scalars import both
+from ddp.replica.scalars import Scalars
 
 Step = tuple[int, Sequence[Work], float]
 """(epoch, positions of each rank's batches, samples seen before it)."""
@@ -75,6 +79,33 @@ def repeats(bench: Bench, again: Callable[[], Done]) -> bool:
             return False
         first = first or then
     return True
+
+
+def packed(loss: Any) -> bytes:
+    """Return a copy of a loss as it is now, for `remembers`; b"" if it cannot be copied, and so not be sent to ranks."""
+    try:
+        return bytes(cloudpickle.dumps(loss))
+    except Exception:  # whatever a user's object raises
+        return b""
+
+
+def remembers(bench: Bench, again: Callable[[], Done], loss: bytes) -> bool:
+    """Return whether a step depends on what the loss did before, which was something else on each rank. `loss`: what
+    `packed` returned before it did anything."""
+    if not loss:
+        return False
+    task, samples = bench.task, bench.rules.samples
+    outcomes, size = list[Done](), min(bench.rules.batch_size, samples)
+    for first in ((0, size), (samples - (size + 1) // 2, samples)):
+        bench.task = replace(task, loss=pickle.loads(loss))
+        try:
+            with Scalars():
+                bench.task.loss(bench.model, moved(bench.batch(*first), bench.device))
+            outcomes.append(again())
+        finally:
+            bench.task = task
+    usual, other = outcomes
+    return not _alike(usual, other, bench.device.type != "cpu")
 
 
 def _alike(first: Done, then: Done, coarse: bool) -> bool:

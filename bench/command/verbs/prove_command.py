@@ -22,7 +22,7 @@ from bench.config.composed import typed
 from bench.config.config import Config
 from bench.config.hydra_errors import complain
 from ddp.core.settings.steps import StepSettings
-from ddp.engine.modes import engine_of, modes
+from ddp.engine.modes import engine_of
 
 if TYPE_CHECKING:
     from bench.config.plan import RunPlan
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from bench.prove.whole_batch import WholeBatch
 
 WAYS = ("mode", "engine", "policy", "backend", "experiment")
-"""Groups that choose a mode; if the command line has none, all modes are proved."""
+"""Groups that choose a mode; if the command line has none, all modes are proved that can be."""
 MOST_STEPS = 100
 
 
@@ -43,13 +43,17 @@ class ProofOrder:
     def job(self, composed: DictConfig) -> None:
         """Note the plan of one mode; Hydra calls this. Raise UsageError."""
         from bench.command.cell_plan import make_plan
+        from bench.prove.provable import refuse_unproved, refuse_unproved_job
 
         try:
             config = typed(composed)
         except (OmegaConfBaseException, ValueError) as error:
             raise UsageError(complain(error)) from error
-        _provable(config)
+        with usage():
+            refuse_unproved(config.train.step)
         plan = make_plan(_quiet(config))
+        with usage():
+            refuse_unproved_job(plan.job)
         known = self.plans.setdefault((plan.spec.model, plan.spec.data, plan.job.step), [])
         size = (plan.spec.mode, plan.spec.world_size)
         same = next((other.spec for other in known if (other.spec.mode, other.spec.world_size) == size), None)
@@ -67,14 +71,6 @@ class Proofs:
     modes: list[tuple[str, Proof]] = field(default_factory=list)
     wholes: list[tuple[str, WholeBatch]] = field(default_factory=list)
     """Comparisons with the whole batch on one device."""
-
-
-def _provable(config: Config) -> None:
-    """Raise UsageError for step settings that the reference loop in plain PyTorch does not support."""
-    from bench.prove.tasks import refuse_unproved
-
-    with usage():
-        refuse_unproved(config.train.step)
 
 
 def _quiet(config: Config) -> Config:
@@ -127,9 +123,11 @@ def _prove_run(path: str, options: argparse.Namespace, proofs: Proofs) -> None:
 
 def _prove_models(words: list[str], verbs: tuple[str, ...], options: argparse.Namespace, proofs: Proofs) -> None:
     """Add what comes out for each model that the overrides choose. Raise UsageError."""
+    from bench.prove.provable import provable_modes
+
     order = ProofOrder()
     if not any(word.lstrip("+").partition("=")[0] in WAYS for word in words):
-        words = [*words, f"mode={','.join(modes())}"]
+        words = [*words, f"mode={','.join(provable_modes())}"]
     sweep = any("," in word.partition("=")[2] for word in words) and "-m" not in words
     compose((["-m"] if sweep else []) + words, verbs, order.job, lambda line: None, planning=True)
     for (model, _, how), plans in order.plans.items():
@@ -140,7 +138,8 @@ def _prove_models(words: list[str], verbs: tuple[str, ...], options: argparse.Na
 
 def _prove(model: str, plans: list[RunPlan], options: argparse.Namespace, proofs: Proofs) -> None:
     """Append the results of one model, in the order of its plans."""
-    from bench.prove.proof import Way, prove
+    from bench.prove.proof import prove
+    from bench.prove.provable import Way
     from bench.prove.whole_batch import whole
 
     first = plans[0]

@@ -1,5 +1,5 @@
-"""Gives each rank of a virtual run a Task of its own, as ranks in processes have: a loss, a data set or a callback may
-change in training.
+"""Gives each rank of a process that has several a Task of its own, as ranks in processes have: a loss, a data set or a
+callback may change in training.
 
 Copies are made by cloudpickle, as Tasks are sent to processes. Large tensors of data sets are in memory once.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -52,9 +53,29 @@ class _Unpickler(pickle.Unpickler):
         return self._kept[pid]
 
 
-class _Nowhere:
+class _Bounded:
+    """A file that keeps nothing, for up to `room` bytes."""
+
+    def __init__(self, room: int) -> None:
+        self._room = room
+
     def write(self, content: Any) -> int:
+        self._room -= len(content)
+        if self._room < 0:
+            raise OverflowError("too large for copies")
         return len(content)
+
+
+class _Kept(_Bounded):
+    """A file that keeps what is written, for up to `room` bytes."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__(room)
+        self.content = io.BytesIO()
+
+    def write(self, content: Any) -> int:
+        super().write(content)
+        return self.content.write(content)
 
 
 def _is_data(obj: Any) -> bool:
@@ -77,11 +98,11 @@ def _large_of(whole: Any) -> dict[int, Any]:
 
     def outside(obj: Any) -> Any:
         if _is_data(obj):
-            _Pickler(_Nowhere(), in_data).dump(obj)
+            _Pickler(_Bounded(ROOM), in_data).dump(obj)
             return 0
         return 0 if isinstance(obj, (*_SHARED, *_ARRAYS)) else None
 
-    _Pickler(_Nowhere(), outside).dump(whole)
+    _Pickler(_Bounded(sys.maxsize), outside).dump(whole)
     return large
 
 
@@ -101,24 +122,25 @@ def copier(whole: Any, copies: int) -> Callable[[], Any]:
                 kept.append(obj)
             return places[id(obj)]
 
-        file = io.BytesIO()
+        file = _Kept(ROOM // copies if data else sys.maxsize)
         _Pickler(file, apart).dump(whole)
-        return file.getvalue(), kept
+        return file.content.getvalue(), kept
 
     for data in (True, False):
         with suppress(Exception):  # whatever a user's object raises
             copied, kept = packed(data)
-            if not data or len(copied) * copies <= ROOM:
-                _Unpickler(copied, kept).load()
-                return lambda: _Unpickler(copied, kept).load()
+            _Unpickler(copied, kept).load()
+            return lambda: _Unpickler(copied, kept).load()
     return lambda: whole
 
 
 class OwnTasks:
-    """`tasks()` returns another rank's Task of `job`. Ranks must call it with equal states of the random generators."""
+    """`tasks()` returns another rank's Task of `job`. Ranks must call it with equal states of the random generators.
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
+    `shown`: the first rank has the user's own objects, so that what it does to them is seen outside."""
+
+    def __init__(self, job: Job, shown: bool = False) -> None:
+        self._job, self._shown = job, shown
         self._made: dict[str, tuple[Any, Callable[[], Any], Callable[[], None]]] = {}
         """Of the Task and of each data set: the object, what copies it, and what advances the random generators."""
 
@@ -126,9 +148,10 @@ class OwnTasks:
         """Return a Task of its own for the next rank."""
         if "task" not in self._made:
             self._note("task", self._job.task())
-        _, copy, advance = self._made["task"]
+        made, copy, advance = self._made["task"]
         advance()
-        task: Task = copy()
+        task: Task = made if self._shown else copy()
+        self._shown = False
         train = partial(self._data, "train_data", task.train_data)
         return replace(task, train_data=train, eval_data=partial(self._data, "eval_data", task.eval_data))
 
