@@ -188,7 +188,7 @@ def test_a_model_that_a_preset_replaces_is_a_mistake(
     assert f": write model.name={first} instead" in said
     assert not list(Path("runs").glob("*/*"))
     assert quiet(*words, f"model.name={name}") == 0
-    assert quiet(*words, "model=mlp") == 0
+    assert quiet(*words, "model=lenet", "model=mlp") == 0
 
 
 @pytest.mark.parametrize("name", ["lesson", "needle_memory", "needle_scaling", "xtrain"])
