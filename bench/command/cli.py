@@ -60,6 +60,11 @@ def _run(arguments: list[str]) -> int:
 
     launcher, supervised, arguments = _started(arguments)
     if launcher is not None:
+        if supervised:
+            remedy = "leave it out, and give the same command again for what was not finished"
+            raise UsageError(
+                f"supervise=true watches runs of this host, and launch=... submits them to others: {remedy}"
+            )
         from bench.command.sweeps.submitted import submit
 
         return submit(arguments, tuple(VERBS), launcher)

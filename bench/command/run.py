@@ -6,6 +6,7 @@ next cell runs. Knows neither engines nor records.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -27,7 +28,7 @@ from bench.command.printed import summary
 from bench.command.printed.run_lines import row_line
 from bench.command.printed.summary import CellOutcome, Summary
 from bench.command.sweeps.sweep_progress import SweepProgress
-from bench.config.compose import compose, settings_of
+from bench.config.compose import SCRATCH, compose, settings_of
 from bench.config.composed import typed
 from bench.config.config import Config
 from bench.config.config_checks import check_paths, dashboard_port
@@ -36,8 +37,9 @@ from bench.config.hydra_errors import complain
 from bench.config.objective import check as check_objective
 from bench.config.objective import objective
 from bench.config.plan import RunPlan
-from bench.config.point_task import LostPoint
+from bench.config.point_task import LostPoint, first_to_ask
 from bench.config.unused_settings import moot
+from bench.config.user_parts import check_model
 from bench.loggers import RunInfo, chosen
 from bench.loggers.process import LoggerProcesses
 from bench.results import sweep_file
@@ -76,6 +78,14 @@ def run(arguments: list[str], verbs: tuple[str, ...], baseline: Path, machines: 
             session.dashboard.close()
 
 
+def _check_choices(config: Config) -> None:
+    """Raise ValueError for a group that has several members or a model that has no effect."""
+    hydra = HydraConfig.get()
+    for group in {"model", "engine", "policy", "backend"} - hydra.runtime.choices.keys():
+        raise ValueError(f"{group}=[...] chooses several at once: leave out the brackets, and add -m for a sweep")
+    check_model(config, hydra.overrides.task)
+
+
 @dataclass
 class Session:
     """The cells of one command."""
@@ -91,24 +101,28 @@ class Session:
     launched: bool = False
     """Whether this session runs one cell of the command in a launcher's process."""
 
+    folder: Path | None = None
+    """Folder of the command, if `launched`."""
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as a fresh session: results of other cells stay in this process."""
-        return Session._launched, ()
+        return Session._launched, (Path(os.environ[SCRATCH]),)
 
     @staticmethod
-    def _launched() -> Session:
-        return Session(
-            PipeSafeConsole(highlight=False, force_terminal=False), launched=True
-        )  # the terminal is not its own
+    def _launched(folder: Path) -> Session:
+        console = PipeSafeConsole(highlight=False, force_terminal=False)  # the terminal is not its own
+        return Session(console, launched=True, folder=folder)
 
-    def job(self, composed: DictConfig) -> CellOutcome:
-        """Run one cell; Hydra calls this, in this process or another."""
+    def job(self, composed: DictConfig) -> CellOutcome | str:
+        """Run one cell; Hydra calls this, in this process or another. Return its outcome, or why it is left out."""
         hydra = HydraConfig.get()
         self.sweep, self.config = hydra.mode is RunMode.MULTIRUN, None
         name = " ".join(hydra.overrides.task)
         self.progress.begin()
         try:
             cell = self._cell(composed)
+            if isinstance(cell, str):
+                return cell
         except (UsageError, EngineError, OSError) as error:  # before the run began, or where its results are written
             interrupts.check()  # an import that was interrupted may fail in its own way
             if termination.announced() and isinstance(error, EngineError):
@@ -152,16 +166,15 @@ class Session:
         for line in lines:
             self.print(f"note: {line}", "yellow")
 
-    def _cell(self, composed: DictConfig) -> CellOutcome:
+    def _cell(self, composed: DictConfig) -> CellOutcome | str:
         try:
             config = self.config = typed(composed)
+            _check_choices(config)
             check_paths(config)
             check_objective(config.objective, config.timing)
             port = dashboard_port(config.dashboard)
         except (OmegaConfBaseException, ValueError) as error:  # settings check themselves
             raise UsageError(complain(error)) from error
-        for group in {"model", "engine", "policy", "backend"} - HydraConfig.get().runtime.choices.keys():
-            raise UsageError(f"{group}=[...] chooses several at once: leave out the brackets, and add -m for a sweep")
         settings = settings_of(composed)
         source = resume_source(config.resume, settings) if config.resume is not None else None
         if isinstance(source, Path):
@@ -184,10 +197,9 @@ class Session:
             self._open_dashboard(Path(config.output), port)
         with usage():
             loggers = chosen(config.logger)
-        hosts = 1
+        hosts = self.machines.process.nodes if self.machines is not None else 1
         if self.machines is not None:
             config = self.config = self.machines.settle(config)
-            hosts = self.machines.process.nodes
         run_plan = make_plan(config, source, hosts, settings)
         spec = run_plan.spec
         self._tell()
@@ -199,7 +211,9 @@ class Session:
             self.print(f"{spec.title}: finished before, skipped (force=true runs it again)")
             run = find_runs(place(*spec.key))[0][0]
             return CellOutcome(spec.title, Exit.OK, run.path, run.metrics, note="skipped")
-        return self._launch(run_plan, loggers, source)
+        if self.folder is None or first_to_ask(self.folder, place(*spec.key)):
+            return self._launch(run_plan, loggers, source)
+        return f"{spec.title}: asked for more than once, trained once"
 
     def _launch(self, run_plan: RunPlan, names: tuple[str, ...], source: ResumeSource | None) -> CellOutcome:
         from bench.runner.automatic_restart import launch_with_restarts

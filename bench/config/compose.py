@@ -32,7 +32,7 @@ from bench.config.composed import register
 from bench.config.flags import read
 from bench.config.hydra_errors import beyond, complain, nameless, names_several, nowhere
 from bench.config.objective import CHOOSING, direction
-from bench.config.overrides import in_our_words, of_all, readable
+from bench.config.overrides import for_each_point, in_our_words, of_all, readable
 from bench.config.point_task import LostPoint, PointJob, PointTask
 from bench.config.sweep_points import empty
 from bench.config.user_parts import enrolled
@@ -79,12 +79,11 @@ def compose(
             problems = (beyond(override) or nameless(override) or nowhere(override) for override in overrides)
             for problem in filter(None, problems):
                 raise UsageError(problem)
+            words = for_each_point(overrides) if _sweeps(overrides, flags, options.config_dir) else overrides
             if flags not in ([], ["--multirun"]) or any(map(_of_hydra, overrides)):
-                _start(
-                    task, [*flags, *(_to_plan(overrides) if planning else _searching(overrides, options.config_dir))]
-                )
+                _start(task, [*flags, *(_to_plan(words) if planning else _searching(words, options.config_dir))])
             elif flags:
-                _run_sweep(task, overrides, planning)
+                _run_sweep(task, words, planning)
             else:
                 _run_one(task, overrides)
             task.collect()
@@ -107,6 +106,21 @@ def compose(
 def _killed_worker(error: Exception) -> bool:
     """Return whether a launcher (joblib; submitit) tells that one of its processes ended without a result."""
     return isinstance(error, BrokenExecutor) or type(error).__name__ == "UncompletedJobError"
+
+
+def _sweeps(overrides: tuple[str, ...], flags: Sequence[str], folder: str | None) -> bool:
+    """Return whether our sweeper will list points of these overrides, which set a policy's settings. `folder`: the user's
+    presets, which may make a sweep of any command."""
+    if for_each_point(overrides) == overrides or any(word.startswith("hydra/sweeper=") for word in overrides):
+        return False
+    own = folder is not None or any(map(_of_hydra, overrides))
+    if "--multirun" in flags or not own or flags not in ([], ["--config-dir", folder]):
+        return "--multirun" in flags
+    with suppress(HydraException, OmegaConfBaseException), _loading(folder) as loader:  # for Hydra to refuse
+        words = list(for_each_point(overrides))
+        composed = loader.load_configuration("config", words, RunMode.MULTIRUN, validate_sweep_overrides=False)
+        return bool(composed.hydra.mode == RunMode.MULTIRUN)
+    return False
 
 
 def _to_plan(overrides: tuple[str, ...]) -> list[str]:

@@ -6,8 +6,9 @@ model or policy needs no YAML. Knows Hydra; must not know torch.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from dataclasses import is_dataclass
+from dataclasses import is_dataclass, replace
 from functools import cache
 from typing import Any, get_type_hints
 
@@ -94,7 +95,14 @@ def typed(composed: DictConfig) -> Config:
         values[key] = OmegaConf.to_container(part, resolve=True, throw_on_missing=True) if nested else part
     config = _made(Config, composed, values) or OmegaConf.to_object(OmegaConf.merge(_schema(), values))
     assert isinstance(config, Config)
-    return config
+    return _at_home(config)
+
+
+def _at_home(config: Config) -> Config:
+    """Return the configuration with the home folder for `~` in its paths, as an experiment's file may write it."""
+    home, data = os.path.expanduser, config.data
+    data = replace(data, dir=home(data.dir), path=data.path and home(data.path))
+    return replace(config, output=home(config.output), resume=config.resume and home(config.resume), data=data)
 
 
 def _made(cls: Any, node: DictConfig, values: Mapping[str, Any]) -> Any:

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -44,10 +45,13 @@ def readable(override: str) -> str:
     """Return an override with its value in quotes if Hydra would refuse the value and it can only be text, or would read
     a path as a number; else unchanged.
 
-    Raise UsageError for a path that could also be a list of paths."""
+    A path in quotes that begins with `~` is a folder of that name, `./~`. Raise UsageError for a path that could also be a
+    list of paths."""
     key, _, value = override.partition("=")
     path = key.lstrip("+") in PATHS
     home = path and value.startswith("~")
+    if path and value.startswith(("'~", '"~')):
+        return f"{key}={value[0]}./{value[1:]}"
     if not value or value[0] in "'\"" or (_reads(override) and not home and not (path and _reads_number(override))):
         return override
     text = os.path.expanduser(value) if home else value
@@ -58,6 +62,20 @@ def readable(override: str) -> str:
         remedy = f"write {in_shell(key, text)} for one path, {_shelled(several)} for several"
         raise UsageError(f"cannot read {override!r}: {remedy}")
     return f"{key}={quoted(text)}"
+
+
+def for_each_point(overrides: Sequence[str]) -> tuple[str, ...]:
+    """Return the overrides of a sweep with each fixed setting of a policy as a choice of one value. Hydra sets fixed values
+    before it chooses the mode of a point, when the policy is the default one and may lack the setting."""
+    return tuple(
+        f"{key}=choice({value})" if key.startswith("policy.") and value and _fixed(word) else word
+        for word in overrides
+        for key, _, value in (word.partition("="),)
+    )
+
+
+def _fixed(override: str) -> bool:
+    return _reads(override) and not _parsed(override).is_sweep_override()
 
 
 def quoted(text: str) -> str:

@@ -23,6 +23,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
+from bench.base.canonical import digest
 from bench.base.interrupts import listening
 from bench.config.sweep_points import left_out_reason
 from bench.models import MODELS
@@ -52,6 +53,18 @@ def _worst() -> float | None:
     other sweepers."""
     direction = getattr(HydraConfig.get().sweeper, "direction", None)
     return None if direction is None else -math.inf if "max" in str(direction) else math.inf
+
+
+def first_to_ask(folder: Path, run: Path) -> bool:
+    """Return whether no other process of the command has asked for a run before. `folder`: the command's; `run`: the
+    run's place. A sweeper that searches may ask again, for the objective."""
+    try:
+        (folder / f"{digest(str(run.absolute()))}.asked").touch(exist_ok=_worst() is not None)
+    except FileExistsError:
+        return False
+    except OSError:  # the folder is gone with the command, or of another host
+        pass
+    return True
 
 
 class PointTask:

@@ -25,10 +25,16 @@ def moot(settings: Mapping[str, Any], config: Config, mode: str) -> list[str]:
     return [f"{key} has no effect in mode={mode}: {why}" for key, why in sorted(reasons.items())]
 
 
+def of_other_policy(word: str, config: Config) -> bool:
+    """Return whether an override, or its key, is a setting of a policy that this run does not have."""
+    group, _, name = word.partition("=")[0].partition(".")
+    return group == "policy" and bool(name) and name not in config.policy
+
+
 def _of_others(settings: Mapping[str, Any], config: Config) -> Iterator[tuple[str, str]]:
     """Yield each setting that a sweep has for its other policies."""
     for key in settings:
-        if key.startswith("policy.") and key.partition(".")[2] not in config.policy:
+        if of_other_policy(key, config):
             yield key, f"it is left out, as policy={config.policy['name']} has no such setting"
 
 

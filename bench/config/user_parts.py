@@ -5,12 +5,12 @@ A changed file makes another cell, so that a baseline only judges runs of the sa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from bench.config.config import Config
-from bench.config.overrides import spelt, texts
+from bench.config.overrides import setting, spelt, texts
 from bench.models import MODELS, own_model
 from bench.models.data import DATA, own_data
 from bench.models.setup import Setup
@@ -38,8 +38,22 @@ def enrolled(word: str) -> str:
 def in_new_process(word: str) -> str:
     """Return a word for a process in which no model is registered: a model from a file is again named by its file."""
     key, _, name = str(word).partition("=")
-    by_file = key == "model" and "." not in name and name in MODELS and user_code.is_file(MODELS[name])
-    return f"{key}={spelt(MODELS[name])}" if by_file else str(word)
+    return f"{key}={spelt(_source(name))}" if key == "model" and _source(name) != name else str(word)
+
+
+def _source(name: str) -> str:
+    """Return the file of a user's model; the name itself of any other."""
+    by_file = "." not in name and name in MODELS and user_code.is_file(MODELS[name])
+    return MODELS[name] if by_file else name
+
+
+def check_model(config: Config, words: Sequence[str]) -> None:
+    """Raise ValueError if the last word that chooses a model has no effect, as a preset's `model.name` replaces it."""
+    for word in [word for word in words if word.startswith("model=")][-1:]:
+        name = texts(word)[0]
+        if name in MODELS and name != own_model(config.model.name):
+            why = f"a preset, or another word, sets {setting('model.name', config.model.name)}"
+            raise ValueError(f"{word} has no effect, as {why}: write {setting('model.name', _source(name))} instead")
 
 
 def settled(config: Config) -> Config:

@@ -1,18 +1,19 @@
 """The planned runs of an experiment, as Hydra composes them for `bench plan`. Imports no torch.
 
 A sweep is the product of its varied settings. Some engines have one rank only, so their world size is always 1. Points
-are distinguished by the fields of `ExperimentPoint`. If other settings vary, too, a point is planned once for each of
-their values.
+are distinguished by the fields of `ExperimentPoint`. If other settings vary, too, a point is planned once for each
+combination of their values that makes another run of it.
 """
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from inspect import signature
 from itertools import product
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,11 +21,12 @@ import yaml  # type: ignore[import-untyped]
 
 from bench.base.paths import CONF, experiments
 from bench.base.usage import UsageError
-from bench.config.config_checks import world_size_of
+from bench.config.config_checks import speeds_of, world_size_of
 from bench.models import MODELS, own_model
 from bench.results.runfolder import Run
 from ddp import regular_files
-from ddp.engine.modes import Mode, engine_of, mode_of, modes
+from ddp.core.policies import POLICIES
+from ddp.engine.modes import Mode, backend_of, engine_of, mode_of, modes
 from ddp.settings import known
 
 if TYPE_CHECKING:
@@ -32,6 +34,13 @@ if TYPE_CHECKING:
 
 WAY = ("mode", "engine", "policy", "backend")
 """Configuration groups that make a mode."""
+
+
+NO_OTHER_RUN = (
+    *("audit", "timing", "data.dir", "cluster.deadline_s", "cluster.bind"),
+    *("report", "validate", "force", "logger", "dashboard", "objective"),
+)
+"""Keys that no run is told apart by, besides those of `checkpoint`."""
 
 
 class ExperimentPoint(NamedTuple):
@@ -70,7 +79,7 @@ def planned(root: Path, name: str | None, conf: Path = CONF, presets: Path | Non
         return _read(files[name], conf, presets)
     for file in files.values():
         with suppress(ValueError):  # an experiment that was not requested may be broken
-            if (output := _output(file)) and Path(str(output)).resolve() == root.resolve():
+            if (output := _output(file)) and Path(os.path.expanduser(str(output))).resolve() == root.resolve():
                 return _read(file, conf, presets)
     return None
 
@@ -114,13 +123,48 @@ def _points(name: str, composed: Callable[[list[str]], DictConfig]) -> list[Expe
     models = [known("model", own_model(model), MODELS) for model in models]
     if None in seeds:
         raise ValueError("seed is null: give a number")
-    points = [
-        ExperimentPoint(model, way.name, world_size_of(size, way.engine), seed)
+    points = {
+        ExperimentPoint(model, way.name, world_size_of(size, way.engine), seed): way
         for seed, model, way, size in product(seeds, models, ways, sizes)
         if len(sizes) == 1 or size is None or engine_of(way.engine).fits(size)
-    ]
-    further = prod(len(set(words)) for key, words in varied.items() if key not in (*WAY, *ExperimentPoint._fields))
-    return [point for point in dict.fromkeys(points) for _ in range(further)]
+    }
+    further = {key: words for key, words in varied.items() if key not in (*WAY, *ExperimentPoint._fields)}
+    each = {(point.mode, point.world_size): way for point, way in points.items()}
+    runs = {key: _runs(further, way, key[1], base.cluster.step_s) for key, way in each.items()}
+    return [point for point in points for _ in range(runs[point.mode, point.world_size])]
+
+
+def _runs(further: Mapping[str, Sequence[str]], way: Mode, size: int, step_s: float) -> int:
+    """Return how many runs of a point its other settings make. `further`: key -> the overrides that set it; `step_s`: its
+    value if no override sets it."""
+    values = {key: [word.partition("=")[2] for word in words] for key, words in further.items()}
+    values = {key: each for key, each in values.items() if _counts(key, way, size)}
+    made = (dict(zip(values, each, strict=True)) for each in product(*values.values()))
+    return len({tuple(_cut(settings, size, step_s).values()) for settings in made})
+
+
+def _counts(key: str, way: Mode, size: int) -> bool:
+    """Return whether another value of this setting makes another run."""
+    group, _, name = key.partition(".")
+    backend = backend_of(way)
+    match group:
+        case "policy":
+            policy = POLICIES.get(way.policy or "")
+            return policy is not None and name in signature(policy).parameters
+        case "averaging":
+            return backend is not None and backend.averages
+        case "virtual":
+            return engine_of(way.engine).virtual
+    return group != "checkpoint" and key not in NO_OTHER_RUN and (key != "cluster.links" or size > 1)
+
+
+def _cut(settings: Mapping[str, str], size: int, step_s: float) -> dict[str, Any]:
+    """Return the settings, by key, with the speeds of those ranks alone that there are."""
+    speeds = yaml.safe_load(settings.get("cluster.speeds", "null"))
+    if not isinstance(speeds, list):
+        return dict(settings)
+    step_s = yaml.safe_load(settings.get("cluster.step_s", str(step_s)))
+    return {**settings, "cluster.speeds": tuple(speeds_of(speeds, size, step_s))}
 
 
 def _way(config: DictConfig) -> Mode:

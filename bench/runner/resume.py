@@ -62,19 +62,19 @@ class ResumeSource:
         return _tree(self.folder, self.config)
 
 
-def locate(path: Path, since: float = 0.0, job: str | None = None) -> ResumeSource | Path:
+def locate(path: Path, since: float = 0.0, job: str | None = None, killed: bool = False) -> ResumeSource | Path:
     """Return the run in or beside `path` with its latest checkpoint, or its folder if the run has finished.
 
     `path`: the place of a run folder, which may exist or may only have the hidden folder of a killed run beside it; or
     that hidden folder. Skips runs begun before the time `since`, by this host's clock, or by another `job` of a
-    launcher. Raise ValueError with the remedy; NoRun; NoCheckpoints; TornCheckpoints; GoingOn, also for a run of another
-    job."""
+    launcher, and if `killed` those that ended by themselves. Raise ValueError with the remedy; NoRun; NoCheckpoints;
+    TornCheckpoints; GoingOn, also for a run of another job."""
     path = Path(path).absolute()
     if since:
         since += now(path.parent) - time.time()  # files have the time of their file system
     if status(path) == "ok" and _begun(path) >= since and (job is None or _job(path) == job):
         return path
-    folders = [folder for folder in _beside(path) if _begun(folder) >= since]
+    folders = [folder for folder in _beside(path, killed) if _begun(folder) >= since]
     for folder in folders:
         own = writer(folder)
         if own is not None and (own.here or not run_out(folder)):
@@ -101,12 +101,13 @@ def locate(path: Path, since: float = 0.0, job: str | None = None) -> ResumeSour
     return ResumeSource(folder, config, checkpoint, tuple(problems))
 
 
-def _beside(path: Path) -> list[Path]:
-    """Return the existing folders of the run in or beside `path`."""
+def _beside(path: Path, killed: bool = False) -> list[Path]:
+    """Return the existing folders of the run in or beside `path`; if `killed`, those of runs without an end."""
     folders = [path]
     if not path.name.startswith("."):
         folders += [path.with_name(path.name + FAILED), *sorted(path.parent.glob(f".tmp-{path.name}-*"))]
-    return [folder for folder in folders if folder.is_dir()]
+    ended = [folder for folder in folders if killed and not folder.name.startswith(".") and status(folder)]
+    return [folder for folder in folders if folder.is_dir() and folder not in ended]
 
 
 class NoRun(ValueError):

@@ -92,8 +92,8 @@ def left_by_killed(place: Path) -> tuple[ResumeSource | Path | None, tuple[str, 
     from bench.runner.resume import NoRun, ResumeSource, TornCheckpoints, locate
 
     try:
-        source = locate(place, float(note["since"]))
-    except NoRun:  # another cell was killed
+        source = locate(place, float(note["since"]), killed=True)
+    except NoRun:  # another cell was killed, or this one had failed by itself
         return None, ()
     except TornCheckpoints as error:
         return None, (f"{because}; it began anew: {error}",)

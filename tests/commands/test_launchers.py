@@ -92,6 +92,16 @@ def test_a_cell_whose_process_is_killed_is_named_and_the_others_are_trained(warm
     assert [run.metrics.seed for run in find_runs(tmp_path / "runs")[0]] == [1, 2]
 
 
+@pytest.mark.parametrize("launcher", [*slow("hydra/launcher=joblib hydra.launcher.n_jobs=2"), "timing=off"])
+def test_a_run_that_is_asked_for_twice_is_trained_once(warm: Warm, tmp_path: Path, launcher: str) -> None:
+    """Two processes trained it side by side."""
+    words = (*CELL, "seed=0,0", "force=true", *launcher.split())
+    code, out, err = warm.start(tmp_path, "-m", "bench", "-m", *words, env={PICTURES: "none"}).result()
+    assert (code, err) == (0, ""), out
+    assert out.count("asked for more than once, trained once") == 1
+    assert sum(line.split()[:5] == ["mlp", "solo", "1", "1", "ok"] for line in out.splitlines()) == 1
+
+
 def test_a_search_finds_a_good_learning_rate(warm: Warm, tmp_path: Path) -> None:
     """A thousandth of it learns nothing in an epoch, a hundred times as much does not either."""
     search = (

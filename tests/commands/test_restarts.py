@@ -17,10 +17,10 @@ import pytest
 
 from bench.base.interrupts import SUPERVISED
 from bench.results.runfolder import Run, find_runs
-from bench.runner import automatic_restart, resume
+from bench.runner import automatic_restart
 from bench.runner.automatic_restart import RestartBudget
 from bench.runner.launch import CutShort
-from bench.runner.supervise import IN_A_ROW, left_by_killed, requested, supervise
+from bench.runner.supervise import IN_A_ROW, requested, supervise
 from ddp.core.errors import Diverged, RankFailed, RankLost
 from ddp.core.messages.run_bounds import Attempt
 from ddp.core.policies import POLICIES
@@ -249,36 +249,6 @@ def test_a_signal_that_comes_before_the_command_ends_it(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(subprocess, "Popen", interrupted)
     assert supervise([]) == 128 + signal.SIGTERM
-
-
-def _begun(place: Path, at: float) -> None:
-    """A run without a checkpoint, by the clock of its file system."""
-    folder = place.with_name(f".tmp-{place.name}-{2**22 + 1}")
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text("{}")
-    os.utime(folder / "config.json", (at, at))
-
-
-def test_only_a_cell_that_was_killed_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cells of a sweep that had never begun were said to begin anew."""
-    place, since = tmp_path / "mlp" / "solo" / "w1-s0-abc", time.time()
-    monkeypatch.setenv(SUPERVISED, json.dumps({"since": since, "because": "killed"}))
-    assert left_by_killed(place) == (None, ())
-    _begun(place, since + 1.0)
-    assert left_by_killed(place) == (None, ("killed; without a checkpoint of this run it began anew",))
-
-
-@pytest.mark.parametrize("ahead", [-3600.0, 3600.0])
-def test_what_was_begun_since_is_told_by_the_clock_of_the_file_system(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: float
-) -> None:
-    place, since = tmp_path / "mlp" / "solo" / "w1-s0-abc", time.time()
-    monkeypatch.setattr(resume, "now", lambda folder: time.time() + ahead)
-    monkeypatch.setenv(SUPERVISED, json.dumps({"since": since, "because": "killed"}))
-    _begun(place, since + ahead - 60.0)
-    assert left_by_killed(place) == (None, ()), "of before"
-    _begun(place.with_name("w1-s1-abc"), since + ahead + 60.0)
-    assert left_by_killed(place.with_name("w1-s1-abc"))[1]
 
 
 def test_what_asks_for_a_supervisor_is_taken_from_the_command_line() -> None:

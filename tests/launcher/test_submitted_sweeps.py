@@ -9,7 +9,6 @@ import signal
 import sys
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -17,7 +16,7 @@ from bench.base.exitcodes import Exit
 from bench.base.usage import UsageError
 from bench.command import cli
 from bench.command.sweeps import ray_sweep, slurm_sweep, submitted
-from bench.config.launch_settings import RaySettings, Settings, SlurmSettings
+from bench.config.launch_settings import RaySettings, SlurmSettings
 from bench.results.lease import HOST
 from tests.bench.streams import make_metrics, write_run
 
@@ -197,21 +196,6 @@ def test_an_exit_code_that_is_none_of_ours_is_a_failure(tmp_path: Path) -> None:
     for number, code in enumerate((0, -9, 139)):
         (folder / f"{number}.json").write_text(json.dumps({"code": code}))
     assert submitted.codes_of(folder) == [0, 5, 5]
-
-
-@pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, list[str]]]:
-    """What comes to a scheduler that takes all and ends nothing: the words of each cell, by the place of its run."""
-    taken: list[dict[str, list[str]]] = []
-
-    def submit(output: Path, left: dict[str, list[str]], settings: Settings) -> int:
-        submitted.note(submitted.new_folder(output, "slurm"), f"{len(taken)}", left, 1)
-        taken.append(left)
-        return 0
-
-    own = SimpleNamespace(demand=lambda: None, submit=submit, live=lambda folder: True, standing=lambda folder: "")
-    monkeypatch.setattr(submitted, "module", lambda name: own)
-    return taken
 
 
 CELL = ["model=mlp", "mode=nccl_sync", "data.name=digits"]

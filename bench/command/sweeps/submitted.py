@@ -41,6 +41,7 @@ from bench.config.config_checks import Machine
 from bench.config.flags import SHOWS, read
 from bench.config.launch_settings import LAUNCHERS, RaySettings, Settings, SlurmSettings
 from bench.config.spec import RunSpec
+from bench.config.unused_settings import of_other_policy
 from bench.config.user_parts import in_new_process
 from bench.results.lease import HOST
 from bench.results.runfolder import FAILED, METRICS, find_runs, place
@@ -77,7 +78,8 @@ class Points(PlannedRuns):
             title, config = self.specs[-1].title, typed(composed)
             self.outcomes.append(CellOutcome(title, Exit.OK, config=config, experiment=experiment, swept=swept))
             alone = [] if swept else ["force=true"]  # it is made anew
-            self.points.append([*self.presets, *map(in_new_process, HydraConfig.get().overrides.task), *alone])
+            words = (word for word in hydra.overrides.task if not of_other_policy(word, config))  # no sweep there
+            self.points.append([*self.presets, *map(in_new_process, words), *alone])
 
     def resolved(self, config: Config, keys: list[str]) -> RunSpec:
         """Return the run with the launcher's number of ranks. Assumes hosts with the requested resources: each host

@@ -28,7 +28,7 @@ from bench.config.config import Config
 from bench.config.config_checks import check_paths, dashboard_port
 from bench.config.objective import check as check_objective
 from bench.config.spec import RunSpec
-from bench.config.user_parts import settled
+from bench.config.user_parts import check_model, settled
 from bench.loggers import chosen
 from bench.models import load
 from bench.results.runfolder import find_runs, finished
@@ -73,7 +73,8 @@ class PlannedRuns:
     def job(self, composed: DictConfig) -> None:
         """Note one run; Hydra calls this. Raise ValueError for a run that cannot resume."""
         try:
-            config = settled(typed(composed))
+            config, words = settled(typed(composed)), HydraConfig.get().overrides.task
+            check_model(config, words)
             check_paths(config)
             check_objective(config.objective, config.timing)
             dashboard_port(config.dashboard)
@@ -81,7 +82,7 @@ class PlannedRuns:
             if config.resume is not None:
                 why = "a run that is gone on with is as it was begun; leave out plan"
                 raise ValueError(f"resume={config.resume}: {why}")
-            keys = [override.partition("=")[0].lstrip("+~") for override in HydraConfig.get().overrides.task]
+            keys = [override.partition("=")[0].lstrip("+~") for override in words]
             spec = self.resolved(config, keys)
             swept = HydraConfig.get().mode is RunMode.MULTIRUN  # a run that is asked for alone is made anew
             done = swept and not config.force and finished(*spec.key, timed=spec.timing)

@@ -141,7 +141,8 @@ def test_known_keys_are_what_can_be_said():
     [
         ("data.path=~/flowers", "data.path='/home/me/flowers'"),
         ("output=~", "output='/home/me'"),
-        ("output='~/a'", "output='~/a'"),  # said in quotes, it is a folder of that name
+        ("output='~/a'", "output='./~/a'"),  # said in quotes, it is a folder of that name
+        ('resume="~"', 'resume="./~"'),
         ("train.lr=~", "train.lr='~'"),
         ("output=/tmp/x/ü", "output='/tmp/x/ü'"),
         ("+output=/tmp/x—y", "+output='/tmp/x—y'"),

@@ -11,10 +11,13 @@ from types import SimpleNamespace
 import pytest
 from omegaconf import OmegaConf
 
+from bench.config.compose import composing
+from bench.config.composed import typed
 from bench.config.hydra_errors import PRESETS, known_keys
 from bench.config.key_docs import key_docs
 from bench.config.objective import direction, objective
 from bench.results.planned import planned
+from bench.results.runfolder import find_runs, read_object
 from tests.bench.conftest import Bench
 from tests.bench.report_parts import undrawn as undrawn
 from tests.bench.streams import make_spec, write_run
@@ -168,3 +171,47 @@ def test_a_new_process_finds_presets_of_the_users_own_folder(own: Path, tmp_path
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=100, check=False
     )
     assert done.stdout == "['solo']\n", done.stderr
+
+
+@pytest.mark.parametrize("name", ["lenet", "lenet,logistic"])
+@pytest.mark.parametrize("verb", [(), ("plan",)])
+def test_a_model_that_a_preset_replaces_is_a_mistake(
+    quiet: Bench, own: Path, name: str, verb: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The preset's was trained, without a word."""
+    (own / "experiment/mine.yaml").write_text("# @package _global_\nmodel: {name: mlp}\ntrain: {epochs: 1}\n")
+    words = (*verb, "-cd", str(own), *(["-m"] if "," in name else []), "experiment=mine")
+    assert quiet(*words, f"model={name}") == 2
+    said = "".join(capsys.readouterr())
+    first = name.partition(",")[0]
+    assert f"model={first} has no effect, as a preset, or another word, sets model.name=mlp" in said
+    assert f": write model.name={first} instead" in said
+    assert not list(Path("runs").glob("*/*"))
+    assert quiet(*words, f"model.name={name}") == 0
+    assert quiet(*words, "model=lenet", "model=mlp") == 0
+
+
+@pytest.mark.parametrize("name", ["lesson", "needle_memory", "needle_scaling", "xtrain"])
+def test_a_model_of_the_command_line_is_that_of_a_shipped_experiment(name: str) -> None:
+    with composing() as composed:
+        assert composed([f"experiment={name}", "model=lenet"]).model.name == "lenet"
+        assert composed([f"experiment={name}"]).model.name in ("mlp", "resnet34", "gpt_nano")
+
+
+def test_the_home_folder_is_named_in_an_experiment_as_on_the_command_line(
+    quiet: Bench, own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder called `~` was made in the current one."""
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    body = "output: ~/runs\ndata: {name: digits, dir: ~/data}\n"
+    (own / "experiment/mine.yaml").write_text(MINE + body)
+    assert quiet("-cd", str(own), "experiment=mine") == 0
+    (run,), _ = find_runs(tmp_path / "me/runs")
+    assert read_object(run.path / "config.json")["data"]["dir"] == f"{tmp_path}/me/data"
+    assert not Path("~").exists()
+    plan = planned(tmp_path / "me/runs", None, presets=own)
+    assert plan is not None
+    assert plan.experiment == "mine"
+    with composing(folder=str(own)) as composed:
+        config = typed(composed(["experiment=mine", "resume='~/a'", "data.path='~/b'", "output='./~/c'"]))
+    assert (config.resume, config.data.path, config.output) == (f"{tmp_path}/me/a", f"{tmp_path}/me/b", "./~/c")

@@ -175,6 +175,57 @@ def test_a_setting_that_no_cell_has_is_a_mistake(
     assert "policy.anchor is no setting of the chosen policy" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("modes", "setting", "without"),
+    [
+        ("mode=nccl_async,cpu_async", "policy.max_overshoot=4", 0),
+        ("mode=nccl_qsr,cpu_qsr", "policy.base=8", 0),
+        ("mode=nccl_cadence,nccl_async", "policy.max_overshoot=4", 1),
+    ],
+)
+@pytest.mark.parametrize("more", [(), ("hydra/launcher=basic",)])  # which starts Hydra by its entry point
+def test_a_fixed_setting_need_not_be_one_of_the_default_policy(
+    modes: str, setting: str, without: int, more: tuple[str, ...]
+) -> None:
+    """Hydra set it before it chose a mode."""
+    points: list[object] = []
+    key, _, value = setting.partition("=")
+
+    def job(composed: DictConfig) -> None:
+        points.append(composed.policy.get(key.partition(".")[2]))
+
+    compose(["-m", "model=mlp", modes, setting, *more], (), job, lambda line: None)
+    assert points == [None] * without + [int(value)] * (2 - without)
+
+
+def test_a_fixed_setting_of_an_experiment_need_not_be_one_of_the_default_policy(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    sweep = "hydra: {mode: MULTIRUN, sweeper: {params: {mode: 'nccl_async,cpu_async'}}}\n"
+    (tmp_path / "experiment" / "mine.yaml").write_text(f"# @package _global_\n{sweep}")
+    points: list[object] = []
+    words = ["-cd", str(tmp_path), "experiment=mine", "model=mlp", "policy.max_overshoot=4"]
+    compose(words, (), lambda composed: points.append(composed.policy.max_overshoot), lambda line: None)
+    assert points == [4, 4]
+    with pytest.raises(UsageError, match=r"policy\.max_overshoot is no setting of the chosen policy"):
+        compose([*words, "mode=nccl_sync"], (), lambda composed: points.append(composed), lambda line: None)
+
+
+@pytest.mark.parametrize(
+    ("setting", "why"),
+    [
+        ("policy.max_overshot=4", "did you mean 'policy.max_overshoot'"),
+        ("policy.max_overshoot=x", "policy.max_overshoot=x"),
+        ("policy.base=8", "policy.base is no setting of the chosen policy"),
+    ],
+)
+def test_a_fixed_setting_that_no_point_can_have_is_refused_before_the_first_run(setting: str, why: str) -> None:
+    jobs: list[object] = []
+    words = ["-m", "model=mlp", "mode=nccl_async,cpu_async"]
+    with pytest.raises(UsageError, match=why):
+        compose([*words, setting], (), lambda composed: jobs.append(composed), lambda line: None)
+    assert jobs == []
+
+
 def test_a_launcher_that_lost_a_process_is_no_defect_of_the_harness(monkeypatch: pytest.MonkeyPatch) -> None:
     """Results of the others were dropped, and a traceback asked to report it."""
     words = ["-m", "model=mlp", "mode=solo", "seed=0,1", "hydra/launcher=joblib"]

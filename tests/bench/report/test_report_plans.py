@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from bench import report
+from bench.command.verbs import plan_command
+from bench.config.compose import compose
 from bench.report import write_report
 from bench.results.planned import ExperimentPoint, planned
 from bench.results.runfolder import find_runs
@@ -93,6 +96,46 @@ def test_what_is_varied_beside_is_planned_once_for_each_of_its_values(tmp_path: 
     for rate in (0.1, 0.01):
         write_run(root, make_spec("solo", lr=rate))
     assert plan.missing(find_runs(root)[0]) == [solo, sync, sync, sync]
+
+
+SPEEDS = "[1.0,0.4],[1.0,0.5],[1,0.5]"
+
+
+@pytest.mark.parametrize(
+    ("params", "runs"),
+    [
+        ({"mode": "solo,nccl_cadence", "policy.anchor": "10,20"}, {"solo": 1, "nccl_cadence": 2}),
+        (
+            {"mode": "nccl_sync,zero1,cpu_async", "policy.max_overshoot": "2,4"},
+            {"nccl_sync": 1, "zero1": 1, "cpu_async": 2},
+        ),
+        (
+            {"mode": "solo,zero1,cpu_sync", "averaging.outer": "none,nesterov"},
+            {"solo": 1, "zero1": 1, "cpu_sync": 2},
+        ),
+        (
+            {"mode": "nccl_cadence,virtual_nccl_cadence", "virtual.step_s": "0.1,0.2"},
+            {"nccl_cadence": 1, "virtual_nccl_cadence": 2},
+        ),
+        ({"mode": "solo,nccl_sync", "cluster.speeds": SPEEDS}, {"solo": 1, "nccl_sync": 2}),
+        ({"mode": "solo,nccl_sync", "cluster.speeds": SPEEDS, "seed": "0,1"}, {"solo": 2, "nccl_sync": 4}),
+        ({"mode": "solo,nccl_sync", "cluster.links": "null,ib"}, {"solo": 1, "nccl_sync": 2}),
+        ({"mode": "solo", "data.dir": "a,b", "audit": "true,false", "checkpoint.every": "0,1"}, {"solo": 1}),
+        ({"mode": "solo,cpu_async", "policy.anchor": "1,2", "train.lr": "0.1,0.2"}, {"solo": 2, "cpu_async": 4}),
+    ],
+)
+def test_values_without_effect_plan_no_further_runs(
+    tmp_path: Path, params: dict[str, str], runs: dict[str, int]
+) -> None:
+    """Runs that can never be were missing; `plan` knows what is one run."""
+    conf = own_experiment(tmp_path / "conf", sweep(model="mlp", **params))
+    plan = planned(tmp_path, "mine", conf)
+    assert plan is not None
+    assert Counter(point.mode for point in plan.points) == runs
+    found = plan_command.PlannedRuns()
+    compose(["-cd", str(conf), "experiment=mine"], (), found.job, found.left_out.append, planning=True)
+    assert found.impossible == []
+    assert Counter(spec.mode for spec in found.specs) == runs
 
 
 @pytest.mark.usefixtures("undrawn")
