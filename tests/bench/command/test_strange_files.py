@@ -12,6 +12,8 @@ import pytest
 import bench as api
 from bench.results.runfolder import CONFIG, EVENTS, GRAPH, METRICS
 from ddp.checkpoint import checkpoint
+from ddp.core.messages.events import Saved
+from ddp.process.codec import encode
 from tests import strange
 from tests.bench.conftest import Bench, faked
 from tests.held_back import held_back
@@ -160,6 +162,9 @@ def test_resume(
         for path in (folder / METRICS, folder / name) if name in PARTS else (folder / METRICS,):
             path.unlink() if path.is_symlink() or not path.is_dir() else path.rmdir()
         shutil.copytree(kept, folder / "checkpoints" / kept.name)
+        if name == CONFIG:  # which is read once the records tell of the checkpoint
+            saved = (encode(Saved(1.0, rank, int(kept.name), ())) for rank in range(2))
+            (folder / EVENTS).write_bytes(b"".join(line + b"\n" for line in saved))
     turn = RESUMED.index(name) % 2
     for number, (kind, folder) in enumerate(zip(strange.KINDS, sorted(CELL.iterdir()), strict=False)):
         if number % 2 != turn and not WHOLE:
