@@ -30,7 +30,7 @@ from ddp.process.profiling import Profiler
 from ddp.process.slowdown import Slowdown
 from ddp.replica.evidence.keeper import EPOCH, START, StepKeeper
 from ddp.replica.handle import WorkerHandle
-from ddp.replica.memory.flat import savable
+from ddp.replica.memory import final_state
 from ddp.replica.replica import Replica
 from ddp.replica.task import Job
 from ddp.tally import MODULUS
@@ -293,8 +293,6 @@ class TrainingLoop:
             self._profiler.close()
         job, rank = self.job, self.rank
         if job.keep_state:
-            import cloudpickle  # pickles classes of the user's script by value
-
-            torch.save(savable(self.replica.model), job.scratch / f"state-{rank}.pt", pickle_module=cloudpickle)
+            final_state.write(self.replica.model, final_state.place(job.scratch, rank))
         kept, numbers = self.keeper.finish() if self.keeper is not None else (), self.numbers.digests
         self._send(reports.finished(job, rank, self.replica, self.device, kept, self.saving_s, numbers))
