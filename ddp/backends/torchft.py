@@ -226,7 +226,7 @@ class Backend(allreduce.Backend):
     def load_state(self, round: int) -> AverageResult:
         """Read what another rank sent."""
         result = super().load_state(round)
-        state = passed_state.read(self.job.scratch, round, self.loop.device)
+        state = passed_state.read(self.job.scratch, round, self.loop.device, plain=False)
         for velocity, other in zip(self.average_state(), state.get("kept", ()), strict=False):
             velocity.copy_(other)
         return result

@@ -77,7 +77,8 @@ class TrainingLoop:
             passes, samples = self.replica.passes, self.replica.samples
             with self.heart if job.world_size > 1 else nullcontext():
                 passes.warm_up(self.replica.task, self.replica.some, passes.sizes(job, samples))
-        seed_others(derive(job.seed, "others", rank))  # random numbers of other libraries differ by rank
+        lives = (job.life,) if job.life else ()
+        seed_others(derive(job.seed, "others", rank, *lives))  # random numbers of other libraries differ by rank
         self.numbers = OwnNumbers(job.threads is None and self.replica.task.epoch_callback is None)
         self.steps = 0
         """Steps since the last contribution to an average."""
@@ -87,8 +88,8 @@ class TrainingLoop:
         self.total_steps = 0  # since the start
         self.version = 0
         """Averages taken in since the start."""
-        self.begun = -1
-        """The last epoch that the callback was called for."""
+        self.begun = self.begun_at_average = -1
+        """The last epoch that the callback was called for: so far, and before the last contribution to an average."""
         self._held = HeldBatches()
         self.saving_s = 0.0
         """Seconds in which it saved its state, for checkpoints and for the audit."""
@@ -231,6 +232,7 @@ class TrainingLoop:
         to."""
         contribution, self.after = (self.steps, self.samples), round
         self.steps = self.samples = 0
+        self.begun_at_average = self.begun
         return contribution
 
     def _settle(self, what: str) -> None:
