@@ -40,6 +40,8 @@ class Backend(GroupBackend):
     def __init__(self, job: Job, rank: int, loop: RankContext) -> None:
         super().__init__(job, rank, loop)
         self._gradients: GradientAverage | None = None
+        self._bases: list[Tensor] = []
+        """What the other ranks measure changes of buffers from, before this one exchanges any."""
         self._prepare_average()
 
     def _prepare_average(self) -> None:
@@ -60,7 +62,9 @@ class Backend(GroupBackend):
     def send_state(self, round: int) -> None:
         """Write the result of the last collective to a file; or the whole state, if gradients are exchanged inside
         steps."""
-        state = {"wire": self._buffer, "counters": self._counted} if self._buffer else self.loop.replica.capture()
+        state = {"wire": self._buffer, "counters": self._counted}
+        if not self._buffer:
+            state = {**self.loop.replica.capture(), "bases": self._sent_bases()}
         passed_state.write(self.job.scratch, round, state)
 
     def load_state(self, round: int) -> AverageResult:
@@ -75,8 +79,9 @@ class Backend(GroupBackend):
             apart = self._take()
         else:
             replica.restore(state)
+            self._bases = state["bases"]
             if self._gradients is not None:
-                self._gradients.rebase()
+                self._take_bases()
         size = replica.state.bytes
         return AverageResult(self.loop.meter.add("copy", began, size=size) - began, size, *apart)
 
@@ -92,7 +97,18 @@ class Backend(GroupBackend):
             self.job.compare,
             self.job.world_size,
         )
+        self._take_bases()
         return self._gradients
+
+    def _sent_bases(self) -> list[Tensor]:
+        return [] if self._gradients is None else self._gradients.bases
+
+    def _take_bases(self) -> None:
+        """Measure changes of buffers from where the rank does that this one's buffers are from: an epoch callback may have
+        changed them since its last exchange."""
+        assert self._gradients is not None
+        self._gradients.rebase(self._bases)
+        self._bases = []
 
     def average(self, order: Average, samples: int) -> AverageResult:
         """Average the replicas, weighted by `samples`."""
@@ -191,7 +207,7 @@ class Backend(GroupBackend):
         kept = {"kept": self.average_state()}
         if not self._averaged:
             whole = self._gradients is not None or self.job.policy.every_step
-            return {**super().state_dict(), **kept} if whole else kept
+            return {**super().state_dict(), **kept, "bases": self._sent_bases()} if whole else kept
         pairs = zip(self._sections, self._wire, self._last, strict=True)
         averages = [last if last is not None else wire.to(section.values.dtype) for section, wire, last in pairs]
         return {"averages": averages, "counters": self._counted, **kept}
@@ -200,6 +216,7 @@ class Backend(GroupBackend):
         """Set the replica to that average."""
         if "tensors" in state:
             super().load_state_dict(state)
+            self._bases = state["bases"]
         for own, other in zip(self.average_state(), state["kept"], strict=True):
             own.copy_(other)
         if "averages" not in state:

@@ -10,6 +10,7 @@ do. State comes from the coordinator's orders, not from torchft's own recovery."
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -102,9 +103,14 @@ class ManagedStep(TorchStep):
         super().undo()
         self._buffers.undo()
 
-    def rebase(self) -> None:
-        """Take the present buffers as the base of further changes."""
-        self._buffers.rebase()
+    @property
+    def bases(self) -> list[Tensor]:
+        """Return what the changes of buffers are measured from."""
+        return self._buffers.bases
+
+    def rebase(self, bases: Sequence[Tensor] = ()) -> None:
+        """Take the present buffers as the base of further changes, or those of the rank that they are from."""
+        self._buffers.rebase(bases)
 
 
 class Backend(allreduce.Backend):
@@ -138,7 +144,8 @@ class Backend(allreduce.Backend):
     def gradient_sync(self, replica: Replica) -> Any:
         """Return torchft's exchange of gradients."""
         step = ManagedStep(replica, self.job, self.loop, self._group, self.collectives)
-        self._gradients = step  # type: ignore[assignment]  # it has the part that is used: `rebase`
+        self._gradients = step  # type: ignore[assignment]  # it has the parts that are used: `bases`, `rebase`
+        self._take_bases()
         return step
 
     def average(self, order: Average, samples: int) -> AverageResult:
@@ -219,7 +226,7 @@ class Backend(allreduce.Backend):
     def load_state(self, round: int) -> AverageResult:
         """Read what another rank sent."""
         result = super().load_state(round)
-        state = passed_state.read(self.job.scratch, round, self.loop.device)
+        state = passed_state.read(self.job.scratch, round, self.loop.device, plain=False)
         for velocity, other in zip(self.average_state(), state.get("kept", ()), strict=False):
             velocity.copy_(other)
         return result

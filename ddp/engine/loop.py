@@ -30,7 +30,7 @@ from ddp.process.profiling import Profiler
 from ddp.process.slowdown import Slowdown
 from ddp.replica.evidence.keeper import EPOCH, START, StepKeeper
 from ddp.replica.handle import WorkerHandle
-from ddp.replica.memory.flat import savable
+from ddp.replica.memory import final_state
 from ddp.replica.replica import Replica
 from ddp.replica.task import Job
 from ddp.tally import MODULUS
@@ -77,7 +77,8 @@ class TrainingLoop:
             passes, samples = self.replica.passes, self.replica.samples
             with self.heart if job.world_size > 1 else nullcontext():
                 passes.warm_up(self.replica.task, self.replica.some, passes.sizes(job, samples))
-        seed_others(derive(job.seed, "others", rank))  # random numbers of other libraries differ by rank
+        lives = (job.life,) if job.life else ()
+        seed_others(derive(job.seed, "others", rank, *lives))  # random numbers of other libraries differ by rank
         self.numbers = OwnNumbers(job.threads is None and self.replica.task.epoch_callback is None)
         self.steps = 0
         """Steps since the last contribution to an average."""
@@ -87,8 +88,8 @@ class TrainingLoop:
         self.total_steps = 0  # since the start
         self.version = 0
         """Averages taken in since the start."""
-        self.begun = -1
-        """The last epoch that the callback was called for."""
+        self.begun = self.begun_at_average = -1
+        """The last epoch that the callback was called for: so far, and before the last contribution to an average."""
         self._held = HeldBatches()
         self.saving_s = 0.0
         """Seconds in which it saved its state, for checkpoints and for the audit."""
@@ -231,6 +232,7 @@ class TrainingLoop:
         to."""
         contribution, self.after = (self.steps, self.samples), round
         self.steps = self.samples = 0
+        self.begun_at_average = self.begun
         return contribution
 
     def _settle(self, what: str) -> None:
@@ -293,8 +295,6 @@ class TrainingLoop:
             self._profiler.close()
         job, rank = self.job, self.rank
         if job.keep_state:
-            import cloudpickle  # pickles classes of the user's script by value
-
-            torch.save(savable(self.replica.model), job.scratch / f"state-{rank}.pt", pickle_module=cloudpickle)
+            final_state.write(self.replica.model, final_state.place(job.scratch, rank))
         kept, numbers = self.keeper.finish() if self.keeper is not None else (), self.numbers.digests
         self._send(reports.finished(job, rank, self.replica, self.device, kept, self.saving_s, numbers))

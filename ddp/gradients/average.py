@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ddp.comm.collectives import Collectives
 from ddp.comm.transports.base import MAX, spare
@@ -151,6 +151,11 @@ class GradientAverage:
         """Restore the buffers to their values before the step."""
         self._gradients.undo()
 
-    def rebase(self) -> None:
-        """Take the present buffers as the base of further changes."""
-        self._gradients.rebase()
+    @property
+    def bases(self) -> list[Tensor]:
+        """Return what the changes of buffers are measured from."""
+        return self._gradients.bases
+
+    def rebase(self, bases: Sequence[Tensor] = ()) -> None:
+        """Take the present buffers as the base of further changes, or those of the rank that they are from."""
+        self._gradients.rebase(bases)

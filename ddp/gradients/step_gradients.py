@@ -71,6 +71,7 @@ class StepGradients:
 
     def clear(self) -> None:
         """Begin a step without gradients."""
+        self._changes.begin()
         self._counters.begin()
         self.sent = 0
         for index in self._members:
@@ -81,9 +82,15 @@ class StepGradients:
         self._changes.undo()
         self._counters.undo()
 
-    def rebase(self) -> None:
-        """Take the present buffers as the base of further changes, after they were replaced from outside."""
-        self._changes.rebase()
+    @property
+    def bases(self) -> list[Tensor]:
+        """Return what the changes of buffers are measured from."""
+        return self._changes.bases
+
+    def rebase(self, bases: Sequence[Tensor] = ()) -> None:
+        """Take the present buffers as the base of further changes, after they were replaced from outside; or `bases`, if
+        they were replaced by those of a rank with these."""
+        self._changes.rebase(bases)
         self._counters.forget()
 
     def send(self, weight: float) -> Tensor:

@@ -114,14 +114,15 @@ class FileMirror:
             os.close(fd)
 
     def take(self, body: bytes) -> None:
-        """Write a piece like `write`. If that fails, training goes on without a part of a checkpoint, or a saved step."""
+        """Write a piece like `write`. If that fails, the run goes on without a part of a checkpoint, a saved step or a
+        copy of the final model."""
         if self.lacking and name_of(body) in self.lacking:
             return
         try:
             self.write(body)
         except OSError as error:
             name = name_of(body)
-            if not name.startswith((CHECKPOINT, f"{RUN}/kept-")):
+            if not name.startswith((CHECKPOINT, f"{RUN}/kept-", f"{RUN}/state-")):
                 raise
             self.lacking[name] = f"{error.strerror or error}: {error.filename or name}"
             self.forget(name)

@@ -29,7 +29,7 @@ from ddp.replica.evidence.sketcher import Sketcher
 from ddp.replica.evidence.step_sketches import StepSketches
 from ddp.replica.figures import StepFigures
 from ddp.replica.gradient_sync import GradientSync, moved
-from ddp.replica.memory.extra_state import plain_extra_state, set_extra_state
+from ddp.replica.memory.extra_state import any_extra_state, set_extra_state
 from ddp.replica.memory.flat import FlatState
 from ddp.replica.memory.shared_gradients import clip, separate
 from ddp.replica.optim.learning_rates import Rates
@@ -113,7 +113,7 @@ class Replica:
         """Return parameters, buffers, extra state and optimizer state, without copying them."""
         self.state.gather()
         state = {"tensors": self.state.tensors, "optimizer": self.optimizer.state_dict()}
-        return state | {"extra": plain_extra_state(self.model)} | self.passes.capture()
+        return state | {"extra": any_extra_state(self.model)} | self.passes.capture()
 
     def restore(self, state: dict[str, Any]) -> None:
         """Load what another replica's `capture` returned."""

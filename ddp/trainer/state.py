@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ddp.core.errors import EngineError
+from ddp.core.errors import EngineError, OutOfResources
+from ddp.process.resource_errors import free
+from ddp.replica.memory.final_state import place
 from ddp.trainer.summary import RunSummary
 
 
@@ -73,9 +75,10 @@ def tied_names(params: Mapping[str, Tensor]) -> frozenset[str]:
 
 def read_state(folder: Path, finished: Iterable[int]) -> TrainedState:
     """Return the state that the first of the `finished` ranks saved in `folder`. All ranks end with the same state, the
-    last average. Raise EngineError if none has."""
-    for rank in sorted(finished):
-        state = torch.load(folder / f"state-{rank}.pt", map_location="cpu", weights_only=False)
+    last average. Raise OutOfResources if there was no room for any, EngineError if no rank has finished."""
+    ranks = sorted(finished)
+    for path in (path for path in (place(folder, rank) for rank in ranks) if path.is_file()):
+        state = torch.load(path, map_location="cpu", weights_only=False)
         params = {name: value for name, value in state.items() if isinstance(value, nn.Parameter)}
         others = {name: value for name, value in state.items() if name not in params}
         buffers = {name: value for name, value in others.items() if isinstance(value, Tensor)}
@@ -85,5 +88,10 @@ def read_state(folder: Path, finished: Iterable[int]) -> TrainedState:
             {name: value.clone() for name, value in buffers.items()},
             {name: value for name, value in others.items() if name not in buffers},
             tied=tied_names(params),
+        )
+    if ranks:
+        remedy = "make more room (docker: --shm-size; TMPDIR names a folder on disk), and save checkpoints"
+        raise OutOfResources(
+            f"no rank could write the trained model to {place(folder, ranks[0])}, {free(folder)}: {remedy}"
         )
     raise EngineError("no rank has left its state")

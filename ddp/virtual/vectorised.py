@@ -25,7 +25,7 @@ from ddp.core.values.frozen import finite
 from ddp.core.worker import Action, Step
 from ddp.engine.loop import TrainingLoop
 from ddp.process.meter import peak_rss_bytes
-from ddp.replica.memory.flat import savable
+from ddp.replica.memory import final_state
 from ddp.replica.memory.weighted_mean import average, ratio
 from ddp.replica.norms import least_samples
 from ddp.replica.optim.outer_optimizer import outer
@@ -257,6 +257,6 @@ class VectorisedRanks:
             self._rows.flat[rank].copy_(self._mean)
         self._replica.state.tensors[0].copy_(self._rows.flat[0 if self._in_step else rank])
         if self._job.keep_state:
-            torch.save(savable(self._replica.model), self._job.scratch / f"state-{rank}.pt")
+            final_state.write(self._replica.model, final_state.place(self._job.scratch, rank))
         kept = self._keepers.finish(rank)
         return (*reports, Finished(0.0, rank, self._replica.state.digest(), peak_rss_bytes(), 0, kept=kept))

@@ -21,9 +21,11 @@ from ddp.core.messages.events import (
     Merged,
     Progress,
     Reduced,
+    Shared,
     Snapshot,
     Tick,
 )
+from ddp.core.messages.join_events import Joined, Joining
 from ddp.core.policies.asynchronous import Async
 from ddp.core.policies.base import Policy
 from ddp.core.policies.cadence import Cadence
@@ -186,3 +188,16 @@ def test_grants_of_a_group_that_lost_a_rank_are_not_cut_for_the_end(
     _, issued = play(*readies, Ending(2.0), *reports, world=world, policy=Sync())
     kinds = [type(order) for order in issued if isinstance(order, (Drop, Shorten))]
     assert kinds == [Shorten] * 3 * told_before + [Drop]
+
+
+@pytest.mark.parametrize(("second", "ends"), [(1, False), (2, True)])
+def test_a_rank_that_raises_the_same_again_is_no_second_rank(second: int, ends: bool) -> None:
+    """It came back and met the same error before the next average: the run ended, as by an error of two ranks."""
+    first = Failed(2.0, 1, "E", "tb", "script.py:7")
+    back = (Joining(3.0, 1, 90, "d", 1), Shared(3.1, 0, 0), Joined(3.2, 1, 0))
+    readies = [ready(rank, samples=90) for rank in range(3)]
+    world = three(blocking=False, restarts=None)
+    coordinator, issued = play(*readies, first, *back, replace(first, at=3.3, rank=second), world=world)
+    assert coordinator.over == ends
+    assert [order.rank for order in issued if isinstance(order, Drop)] == ([1] if ends else [1, 1])
+    assert [order.reason for order in issued if isinstance(order, Abort)] == ["rank 2: E (so did rank 1)"] * ends

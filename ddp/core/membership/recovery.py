@@ -30,7 +30,7 @@ def lose(
         again = cohort.world.restarts != 0  # all ranks will be restarted from a checkpoint
         why = "" if origin or again else cohort.world.indispensable
         return cohort, (Abort("failed", f"rank {rank}: {reason}{why and f'; {why}'}"),)
-    if twins := [other.rank for other in cohort.raised if other.origin == origin]:
+    if twins := [other.rank for other in cohort.raised if other.origin == origin and other.rank != rank]:
         # The same error on two ranks is no coincidence: the program is wrong, and would fail on the other ranks too.
         return cohort, (Abort("failed", f"rank {rank}: {reason} (so did rank {twins[0]})"),)
     if origin:

@@ -4,7 +4,7 @@ Tracks how buffers changed on this rank. Does not know how ranks exchange the ch
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -42,15 +42,28 @@ class BufferChanges:
         types = ((values, values.dtype) for values in self._values())
         return [(values, self._places[kind], self._before[kind], self._base[kind]) for values, kind in types]
 
+    def begin(self) -> None:
+        """Remember the values at the beginning of a step."""
+        for buffer, _, before, _ in self._buffers:
+            before.copy_(buffer)
+
     def undo(self) -> None:
-        """Restore the buffers to their values at the last exchange."""
+        """Restore the values of the beginning of the step; before the first one, of the last exchange."""
         for buffer, _, before, _ in self._buffers:
             buffer.copy_(before)
 
-    def rebase(self) -> None:
-        """Measure changes from the current values: the buffers were replaced from outside."""
-        for buffer, _, before, base in self._buffers:
+    @property
+    def bases(self) -> list[Tensor]:
+        """Return the values that changes are measured from, by section. They are equal on all ranks."""
+        return [base for _, _, _, base in self._buffers]
+
+    def rebase(self, bases: Sequence[Tensor] = ()) -> None:
+        """Measure changes from the current values, as the buffers were replaced from outside; or from another rank's
+        `bases`, if they are that rank's buffers and may have changed since its last exchange."""
+        for number, (buffer, _, before, base) in enumerate(self._buffers):
             finite_part(before.copy_(buffer), base)
+            if bases:
+                base.copy_(bases[number])
 
     def lay(self, weight: float) -> None:
         """Write the change of each buffer times `weight` to its place. With weight 0 write zeros, even where a buffer is

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 from torch import nn
 
-from ddp.replica.memory.plain import NotPlain, plain
+from ddp.replica.memory.plain import plain
 
 KEY = "_extra_state"
 """PyTorch's name for it in a module's state."""
@@ -19,13 +18,9 @@ def extra_state(model: nn.Module) -> dict[str, Any]:
     return {name: _of(name, module) for name, module in _modules(model)}
 
 
-def plain_extra_state(model: nn.Module) -> dict[str, Any]:
-    """Return the extra state that another rank can read."""
-    state: dict[str, Any] = {}
-    for name, module in _modules(model):
-        with suppress(NotPlain):
-            state[name] = _of(name, module)
-    return state
+def any_extra_state(model: nn.Module) -> dict[str, Any]:
+    """Return the extra state of all modules for another rank of this run, which reads any class."""
+    return {name: module.get_extra_state() for name, module in _modules(model)}
 
 
 def set_extra_state(model: nn.Module, state: dict[str, Any]) -> str:

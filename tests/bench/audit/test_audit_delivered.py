@@ -21,7 +21,7 @@ from bench.models import load
 from ddp.checkpoint import checkpoint as checkpoints
 from ddp.checkpoint import parts
 from ddp.core.settings.checkpoints import Checkpointing
-from ddp.engine import loop
+from ddp.replica.memory import final_state
 from ddp.replica.task import Task
 from tests.bench.audit.audited import audited, different, ordered, train_alone
 from tests.runtime import toy
@@ -32,7 +32,7 @@ toy_task = partial(toy.task, samples=64)
 
 def broken(monkeypatch: pytest.MonkeyPatch, change: Break) -> None:
     """Change each state that is saved."""
-    for module in (loop, parts):
+    for module in (final_state, parts):
         real = module.savable
         monkeypatch.setattr(module, "savable", lambda model, real=real: change(real(model)))
 

@@ -169,6 +169,53 @@ def test_a_step_that_breaks_before_its_first_exchange_is_undone_as_any_other(ran
     assert digests[0] == digests[1] != digests[2] == digests[3]
 
 
+@pytest.mark.parametrize("kind", ALL)
+def test_an_undone_step_leaves_what_was_written_between_steps(ranks: Any, kind: str) -> None:
+    """Floating-point buffers went back to the last exchange, and lost what the epoch's callback had written to them."""
+
+    def refused(*_: Any) -> None:
+        raise ExchangeBroken("a rank is gone")
+
+    def act(rank: Rank) -> list[float]:
+        rank.step(0)
+        rank.model.norm.running_mean.fill_(7.0)
+        found = []
+        first: tuple[Any, str] = (ReplicaComparison, "begin") if kind == "nccl_sync" else (ShardedStep, "meet")
+        for place, name in (first, (rank.collectives, "all_reduce")):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(place, name, refused)
+                with pytest.raises(ExchangeBroken):
+                    rank.step(1)
+                rank.team.undo()
+            found.append(float(rank.model.norm.running_mean[0]))
+        return found
+
+    assert sound(ranks(kind, act, world=1)) == [[7.0, 7.0]]
+
+
+def test_a_rank_with_the_state_of_another_measures_changes_from_where_that_does(ranks: Any) -> None:
+    """A callback had changed the other's buffers since its last exchange: the two ended with different ones."""
+    state: dict[str, list[Tensor]] = {}
+    known = threading.Event()
+
+    def act(rank: Rank) -> str:
+        rank.step(0)
+        if not rank.rank:
+            rank.model.norm.running_mean.fill_(7.0)
+            state["tensors"] = [flat.clone() for flat in rank.state.tensors]
+            state["bases"] = [base.clone() for base in rank.team.bases]
+            known.set()
+        else:
+            assert known.wait(10.0)
+            for flat, other in zip(rank.state.tensors, state["tensors"], strict=True):
+                flat.copy_(other)
+            rank.team.rebase(state["bases"])
+        rank.step(1)
+        return rank.digest()
+
+    assert len(set(sound(ranks("nccl_sync", act)))) == 1
+
+
 def test_what_has_collectives_in_it_has_signs_of_life_all_the_time() -> None:
     came = threading.Event()
     heart = Heartbeat(0.01, came.set)

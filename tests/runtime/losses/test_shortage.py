@@ -12,19 +12,26 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from threading import Barrier
+from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from bench.results.runfolder import read_object
 from ddp.core.errors import OutOfResources
-from ddp.core.messages.events import Lost
+from ddp.core.messages.commands import Drop
+from ddp.core.messages.events import Finished, Lost
 from ddp.engine.ranks import RankProcesses
 from ddp.engine.spare_ranks import SpareProcesses
 from ddp.process import memory, scratch
+from ddp.replica.memory import final_state
 from ddp.replica.task import Job
+from ddp.trainer.state import read_state
 from tests.runtime import toy
 from tests.runtime.conftest import Play
+from tests.threads import in_threads, sound
 from tests.warm import PICTURES, Warm
 
 
@@ -166,6 +173,57 @@ def test_a_rank_that_was_interrupted_in_its_start_leaves_no_open_channel(monkeyp
     assert begun
     assert (rank._connection.closed, rank._far_end.closed) == (True, True)
     rank.kill()
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("without", [("1", "2"), ("0", "1"), ("0", "1", "2")])
+def test_a_final_state_for_which_there_is_no_room_is_one_of_several(
+    play: Play, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, without: tuple[str, ...]
+) -> None:
+    """All ranks end with the same; the rank that could not write its own was lost, and with it the whole run."""
+    records: list[Any] = []
+
+    def save(state: Any, file: Any, save: Any = torch.save, **how: Any) -> None:
+        path = Path(getattr(file, "name", file))
+        if path.stem.removeprefix("state-") in without:
+            path.touch()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        save(state, file, **how)
+
+    monkeypatch.setattr("ddp.engine.loop.torch.save", save)
+    played = play("cadence", "nccl", world_size=3, scratch=tmp_path, records=records)
+    assert sorted(event.rank for event in played.of(Finished)) == [0, 1, 2]
+    assert played.of(Drop) == []
+    assert len(list(tmp_path.glob("state-*"))) == 3 - len(without)
+    if len(without) == 3:
+        with pytest.raises(
+            OutOfResources, match=r"no rank could write .*state-0.pt, [\d,.]+ MB are free there: make more"
+        ):
+            read_state(tmp_path, [0, 1, 2])
+    else:
+        assert read_state(tmp_path, [0, 1, 2]).params.keys() == dict(toy.task().model().named_parameters()).keys()
+
+
+def test_final_states_written_at_once_leave_room_for_one_of_them(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each took room from the others, so that none was whole."""
+    model, together, met = nn.Linear(100, 3_000), Barrier(3, timeout=10.0), set[str]()  # 1.2 MB
+
+    def save(state: Any, file: Any, save: Any = torch.save, **how: Any) -> None:
+        if first := file.name not in met:
+            met.add(file.name)
+            file.write(b"x" * 600_000)
+            file.flush()
+            together.wait()
+        try:
+            save(state, file, **how)
+        finally:
+            if first:
+                together.wait()
+
+    monkeypatch.setattr(torch, "save", save)
+    sound(in_threads(3, lambda rank: final_state.write(model, final_state.place(small, rank))))
+    (left,) = small.iterdir()
+    assert torch.equal(torch.load(left, weights_only=False)["weight"], model.weight)
 
 
 def job(folder: Path) -> Job:
