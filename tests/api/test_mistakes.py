@@ -175,8 +175,11 @@ def test_a_model_that_cannot_be_taken_is_told(make: Make, factory: Any, remedy: 
 
 
 def test_a_model_made_before_is_refused_and_frozen_parts_of_it_are_not(make: Make) -> None:
-    """Seeds went on from each other, and replicas of a graph lost their weights."""
+    """Seeds went on from each other, and replicas of a graph lost their weights, of which each now has a copy."""
     model, again = toy.net(norm=True), r"same 0\.weight each time, .* give lambda: copy\.deepcopy\(model\)"
+    copied = make(mode="graph_sync", model_factory=lambda: copy.deepcopy(model)).run().join()
+    first = make(mode="graph_sync", model_factory=lambda: model).run().join()
+    assert all(torch.equal(first.params[name], value) for name, value in copied.params.items())
     with pytest.raises(RankFailed, match=again):
         make(mode="graph_sync", model_factory=lambda: model).run().join()
     with pytest.raises(RankFailed, match=again.replace("0", "0.0", 1)):
