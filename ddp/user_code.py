@@ -78,15 +78,24 @@ def load(source: str) -> ModuleType:
         return importlib.import_module(source)
     digest(source)  # cache the digest of the code that is about to run
     folder, name = place(Path(source))
+    for file in _files(Path(source), folder):
+        _refuse_other(source, file, place(file)[1])
     known = sys.modules.get(name)
     if known is None:
         if str(folder) not in sys.path:
             sys.path.insert(0, str(folder))
         importlib.invalidate_caches()
         known = importlib.import_module(name)
-    if Path(getattr(known, "__file__", None) or "") != Path(source):
-        raise ValueError(f"{source}: Python has another module {name}; rename the file")
+    _refuse_other(source, Path(source), name)
     return known
+
+
+def _refuse_other(source: str, file: Path, name: str) -> None:
+    """Raise ValueError if Python has imported another file than this one by its name."""
+    known = sys.modules.get(name)
+    if known is not None and os.path.realpath(getattr(known, "__file__", None) or "") != os.path.realpath(file):
+        also = "" if file == Path(source) else f" than {file}"
+        raise ValueError(f"{source}: Python has another module {name}{also}; rename the file")
 
 
 @cache

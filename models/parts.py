@@ -149,7 +149,10 @@ def images_of(recipe: Recipe, data_dir: str) -> DataSet:
     """Return the recipe's data set. Raise ValueError if it does not contain images."""
     data = data_set(recipe.data, data_dir, recipe.data_options)
     if data.is_text:
-        raise ValueError(f"this model sees images, and data set {recipe.data} is text; choose data.name=digits")
+        raise ValueError(
+            f"this model sees images, and data set {recipe.data} is text, as its samples have one dimension; choose "
+            "data.name=digits, or give rows of numbers the shape (1, 1, n)"
+        )
     return data
 
 

@@ -37,6 +37,14 @@ class Recipe:
     data_options: DataOptions = PLAIN
     """Settings of the data set, such as the length of a piece of text."""
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.data, str):
+            raise TypeError("data must be the name of a data set, or the path of a file, as text")
+        if not isinstance(self.data_options, DataOptions):
+            raise TypeError("data_options must be DataOptions(...)")
+        if not all(isinstance(value, (int, float)) for value in (self.lr, self.target)):
+            raise TypeError("lr and target must be numbers")
+
 
 @dataclass(frozen=True)
 class Setup:

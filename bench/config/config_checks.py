@@ -79,7 +79,7 @@ def recipe_of(config: Config, setup: Setup, data_names: Collection[str], world_s
     # lr=1 and lr=1.0 must hash to the same cell.
     recipe = replace(recipe, lr=float(recipe.lr), lr_scale_ratio=float(recipe.lr_scale_ratio))
     recipe = _data_of(config.data, recipe, data_names)
-    recipe = replace(recipe, depth=_depth_of(config.model, setup))
+    recipe = replace(recipe, depth=_depth_of(config.model, setup, recipe.depth))
     run_steps("train.steps", train.steps, whole("train.epochs", recipe.epochs, 1, MOST_EPOCHS))
     whole("train.batch_size", recipe.batch_size, 1, MOST_SAMPLES)
     if recipe.batch_size * train.step.accumulate > MOST_SAMPLES:
@@ -93,22 +93,26 @@ def recipe_of(config: Config, setup: Setup, data_names: Collection[str], world_s
     return recipe
 
 
-def _depth_of(model: ModelConfig, setup: Setup) -> int | None:
-    """Return the depth if the user chose another than the model's default, else None. The model itself checks which
-    depths it supports."""
-    if model.depth is not None and setup.depth is None:
-        raise ValueError(f"model.depth={model.depth}: model {model.name} is of one depth; leave it out")
-    return None if model.depth == setup.depth else model.depth
+def _depth_of(model: ModelConfig, setup: Setup, own: int | None) -> int | None:
+    """Return the depth if the user or the recipe (`own`) chose another than the model's default, else None. The model
+    itself checks which depths it supports."""
+    depth = own if model.depth is None else model.depth
+    if depth is not None and setup.depth is None:
+        raise ValueError(f"model.depth={depth}: model {model.name} is of one depth; leave it out")
+    return None if depth == setup.depth and own in (None, depth) else depth
 
 
 def _data_of(data: DataConfig, recipe: Recipe, names: Collection[str]) -> Recipe:
-    """Return the recipe with the user's data set. It keeps those of the recipe's data settings that the data set
-    accepts."""
+    """Return the recipe with the user's data set. Another data set than the recipe's own keeps those of its data settings
+    that it inherits."""
     name = known("data set", recipe.data if data.name is None else data.name, names)
     own = {key: value for key, value in vars(data).items() if key not in ("name", "dir")}
     options = DataOptions(**own | {"shape": None if data.shape is None else tuple(data.shape)})
+    options = options.over(
+        recipe.data_options if name == recipe.data else recipe.data_options.only(DATA[name].inherited)
+    )
     check(name, options)
-    return replace(recipe, data=name, data_options=options.over(recipe.data_options.only(DATA[name].inherited)))
+    return replace(recipe, data=name, data_options=options)
 
 
 def _batch_size(config: Config, world_size: int) -> int | None:

@@ -5,7 +5,7 @@ opened. Imports no torch.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from bench.models.data.options import DataOptions
@@ -52,6 +52,13 @@ class Origin:
     options: tuple[str, ...] = ()
     """Settings of `DataOptions` that a user's own data set accepts, such as `("path", "samples")`; for the project's own,
     `DATA` lists them."""
+
+    def __post_init__(self) -> None:
+        if not callable(self.describe) or not (self.prepare is None or callable(self.prepare)):
+            raise TypeError("describe and prepare must be functions of the data folder and DataOptions")
+        names = [field.name for field in fields(DataOptions)]
+        if isinstance(self.options, str) or not set(self.options) <= set(names):
+            raise TypeError(f"options must be a tuple of names, such as ('path',), of {', '.join(names)}")
 
 
 def afford(size: int, what: str) -> None:

@@ -41,7 +41,12 @@ def listing(root: Path, seed: int) -> Listing:
     train = root / "train"
     if not (train.is_dir() and _folders(train)):
         parts = _folders(root)
-        if parts and all(name.lower() in PARTS and _folders(root / name) for name in parts):
+        if "train" in parts and all(name.lower() in PARTS for name in parts):
+            raise ValueError(
+                f"data.path={root} has {' and '.join(parts)} without folders of classes; put the images of each class into "
+                "a folder of its own in each"
+            )
+        if parts and all(name.lower() in PARTS for name in parts):
             raise ValueError(
                 f"data.path={root} has {' and '.join(parts)}, but no train; add one, laid out as they are, or rename them: "
                 f"train, and {' or '.join(EVAL)}"

@@ -49,6 +49,13 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda root: [shutil.rmtree(root / name) for name in ("cat", "dog", "eel")],
         "images has no folders; put the images of each class into a folder of its own",
     ),
+    "parts without classes": (
+        lambda root: (
+            [shutil.rmtree(path) for path in root.glob("???")],
+            [picture(root / part / f"{number}.png") for part in ("train", "test") for number in range(10)],
+        ),
+        "has test and train without folders of classes",
+    ),
     "not there": (shutil.rmtree, r"data\.path=.*images is no folder"),
     "a file": (lambda root: (shutil.rmtree(root), root.write_text("")), r"data\.path=.*images is no folder"),
     "train alone": (

@@ -14,7 +14,9 @@ import torch
 from torch.utils.data import StackDataset, TensorDataset
 
 from bench import models
+from bench.models import parts
 from bench.models.data import DATA, DataSet, Entry, data_set, prepare
+from bench.models.data.dataset import Origin
 from bench.models.parts import accuracy, cross_entropy, task_on
 from bench.models.setup import Recipe
 from bench.runner.preflight import try_step
@@ -71,6 +73,12 @@ RAISES = "raise RuntimeError('no way')"
 SETTING = "from bench.models.setup import Setup\nSETUP = Setup"
 BROKEN = {  # code of a model file -> what is said of it
     f"\n{RAISES}": "own_broken.py:2: RuntimeError: no way",
+    "from bench.models.setup import Recipe\nRecipe('digits', 1, 4, 0.1, 0.5, data_options={})": (
+        "own_broken.py:2: TypeError: data_options must be DataOptions"
+    ),
+    "from bench.models.setup import Recipe\nRecipe('digits', 1, 4, 0.1, '0.5')": (
+        "own_broken.py:2: TypeError: lr and target must be numbers"
+    ),
     "import sys\nsys.exit()": "own_broken.py:2: SystemExit: no reason given",
     "class Own(BaseException):\n    pass\nraise Own(1)": "own_broken.py:3: Own: 1",
     "\n\ndef build(:": "own_broken.py:3: SyntaxError: invalid syntax",
@@ -161,3 +169,26 @@ def test_what_no_rank_could_train_is_said_at_once(make: Callable[[object], torch
     task = task_on(data, make, torch.optim.SGD, recipe, cross_entropy, accuracy)
     with pytest.raises(ValueError, match=said):
         try_step(task, 4, Loading())
+
+
+def test_a_helper_of_the_same_name_in_another_folder_is_refused(here: Path) -> None:
+    """The first one's code was run, under the digest of the second."""
+    for folder in ("one", "two"):
+        (here / folder).mkdir()
+        (here / folder / "own_layers.py").write_text(f"WHERE = {folder!r}")
+        (here / folder / f"net_{folder}.py").write_text("import own_layers\nfrom bench.models.mlp import SETUP")
+    models.load(models.own_model("one/net_one.py"))
+    with pytest.raises(ValueError, match=r"Python has another module own_layers than .*two/own_layers\.py; rename"):
+        models.load(models.own_model("two/net_two.py"))
+
+
+def test_rows_of_numbers_are_told_how_to_be_an_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "data_set", lambda *about: DataSet((20,), 2, lambda: ((), ())))
+    with pytest.raises(ValueError, match=r"rows of numbers the shape \(1, 1, n\)"):
+        parts.images_of(Recipe("table", 1, 4, 0.1, 0.5), "")
+
+
+def test_a_comma_that_lacks_is_no_tuple() -> None:
+    """Each run of the data set ended in a traceback."""
+    with pytest.raises(TypeError, match="options must be a tuple of names"):
+        Origin(print, options=("path"))  # type: ignore[arg-type]  # as a user may write it

@@ -129,7 +129,9 @@ def _accepted(
         raise ValueError(f"{new.name}: {reasons}; say why it is right with --because; both: {both}")
     body = new.model_dump(mode="json")
     body["supersedes"] = before or (old.digest if old else None)
-    body["because"] = "; ".join(reason for reason in (new.because, because) if reason) or None
+    # Of a version that git does not know, the reason for which it asks less than the one in git is kept.
+    kept = old.because if old is not None and before not in (None, old.digest) else None
+    body["because"] = "; ".join(dict.fromkeys(reason for reason in (kept, new.because, because) if reason)) or None
     return old, sealed(body), less
 
 

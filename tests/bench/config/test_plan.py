@@ -195,3 +195,25 @@ def test_settings_of_the_data_are_of_the_cell():
 def test_one_rank_of_the_virtual_engine_trains_in_real_time(world_size: int, source: str) -> None:
     spec = planned(engine=Choice("virtual"), world_size=world_size).spec
     assert (spec.source, any("virtual clock" in line for line in spec.warnings)) == (source, bool(source))
+
+
+def test_a_recipe_has_the_settings_of_its_own_data_set():
+    """They were left out without a word, and all of mnist was trained."""
+    few = replace(SETUP.recipes["quick"], data="mnist", data_options=DataOptions(samples=500))
+    run = plan(BASE, replace(SETUP, recipes={"quick": few}), DATA, Machine(cores=2))
+    assert run.spec.config["data"]["samples"] == run.job.task.args[1].data_options.samples == 500
+    other = plan(
+        replace(BASE, data=DataConfig(name="digits")), replace(SETUP, recipes={"quick": few}), DATA, Machine(2)
+    )
+    assert other.job.task.args[1].data_options.samples is None
+    strange = replace(few, data_options=DataOptions(classes=5))
+    with pytest.raises(ValueError, match="means nothing to data set mnist"):
+        plan(BASE, replace(SETUP, recipes={"quick": strange}), DATA, Machine(cores=2))
+
+
+@pytest.mark.parametrize(("asked", "trained"), [(None, 56), (20, 20), (32, 32)])
+def test_the_depth_of_a_recipe_is_kept_unless_another_is_asked_for(asked: int | None, trained: int):
+    """The model's default was trained in its place."""
+    deep = replace(SETUP, depth=20, recipes={"quick": replace(SETUP.recipes["quick"], depth=56)})
+    run = plan(replace(BASE, model=ModelConfig("mlp", depth=asked)), deep, DATA, Machine(cores=2))
+    assert run.spec.depth == run.job.task.args[1].depth == trained

@@ -80,3 +80,12 @@ def test_what_was_accepted_is_rooted_committed_or_not(tmp_path: Path, base: Path
         assert refused(tmp_path, base) == ""
     commit(base)
     assert refused(tmp_path, base) == ""
+
+
+def test_a_reason_is_kept_until_the_version_is_in_git(tmp_path: Path, base: Path) -> None:
+    """Accepted once more before a commit, the baseline was refused as forged."""
+    worse = cell(tmp_path / "worse", "solo", tuple(value - 0.1 for value in FIVE))
+    for because in ("less data", None):
+        write_proposals(worse, tmp_path / "p", TODAY)
+        accept(tmp_path / "p", base, because)
+        assert refused(tmp_path, base) == ""
