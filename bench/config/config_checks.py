@@ -103,14 +103,12 @@ def _depth_of(model: ModelConfig, setup: Setup, own: int | None) -> int | None:
 
 
 def _data_of(data: DataConfig, recipe: Recipe, names: Collection[str]) -> Recipe:
-    """Return the recipe with the user's data set. Another data set than the recipe's own keeps those of its data settings
-    that it inherits."""
+    """Return the recipe with the user's data set; another than its own keeps the data settings that it inherits."""
     name = known("data set", recipe.data if data.name is None else data.name, names)
     own = {key: value for key, value in vars(data).items() if key not in ("name", "dir")}
     options = DataOptions(**own | {"shape": None if data.shape is None else tuple(data.shape)})
-    options = options.over(
-        recipe.data_options if name == recipe.data else recipe.data_options.only(DATA[name].inherited)
-    )
+    kept = recipe.data_options if name == recipe.data else recipe.data_options.only(DATA[name].inherited)
+    options = options.over(kept)
     check(name, options)
     return replace(recipe, data=name, data_options=options)
 

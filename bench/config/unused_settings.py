@@ -45,7 +45,8 @@ def _meaningless(config: Config) -> Iterator[tuple[str, str]]:
     if mode.policy is None or (backend is not None and not averages):
         yield "policy", "it has no policy"
     if mode.backend is None:
-        yield from ((key, "it has no backend, and no averages of replicas") for key in ("backend", "averaging"))
+        names = ("backend", "averaging", "cluster.links")
+        yield from ((key, "it has no backend, and no averages of replicas") for key in names)
     elif not averages:
         yield from (("backend", "it has its own"), ("averaging", "it averages no replicas"))
     if mode.backend == "nccl" and meets_every_step(mode.policy):

@@ -50,15 +50,16 @@ def _audit(folder: Path) -> Exit:
     from bench.audit.process import Unaudited
 
     try:
-        report = _beside(_script_audited(run) if run.config.get("script") else _audited(run), folder)
+        fresh = _script_audited(run) if run.config.get("script") else _audited(run)
     except Unaudited as error:
         print(f"FAILED     {folder}: the audit failed: {error.why}")
         if (text := str(error)) != error.why:
             print(text, file=sys.stderr)
         return Exit.FAILED
+    report = _beside(fresh, folder)
     with usage(), writing(f"audit.json to {folder}"):
         write_report(folder, report, run.metrics)
-    return show(folder, report)
+    return show(folder, report, fresh.count("equal", "step"))
 
 
 def _audited(run: Run) -> AuditReport:
@@ -104,8 +105,9 @@ def _beside(report: AuditReport, folder: Path) -> AuditReport:
     return report.model_copy(update={"items": items + [item for item in earlier.items if gone & set(item.files)]})
 
 
-def show(folder: Path, report: AuditReport) -> Exit:
-    """Print an audit's outcome; return the exit code."""
+def show(folder: Path, report: AuditReport, now: int | None = None) -> Exit:
+    """Print an audit's outcome; return the exit code. `now`: equal steps of this audit, without those of an earlier one;
+    None: all of the report."""
     for item in report.items:
         if item.outcome == "different":
             print(f"DIFFERENT  {item}")
@@ -117,5 +119,6 @@ def show(folder: Path, report: AuditReport) -> Exit:
         print(f"REFUSED    {folder}: no step was recomputed{rest}")
         return Exit.REFUSED
     evaluated = " and the evaluation" if report.count("equal", "evaluation") else ""
-    print(f"EQUAL      {folder}: {plural(steps, 'step')}{evaluated} are as they were{rest}")
+    known = "" if now in (None, steps) else f" ({now} repeated now, the others in an earlier audit)"
+    print(f"EQUAL      {folder}: {plural(steps, 'step')}{evaluated} are as they were{known}{rest}")
     return Exit.OK

@@ -38,7 +38,11 @@ def add_validate(parser: argparse.ArgumentParser, runs: Path, baselines: Path) -
     add("--only", action="append", default=[], metavar="CHECK", help="only this check (and `status`); may be repeated")
     add("--accept-improvement", action="store_true", help="accept results that are better than plausible")
     add("--allow-expired", action="store_true", help="compare with expired baselines too")
-    add("--allow-inconclusive", action="store_true", help="exit code 0 instead of 3 if seeds are too few")
+    add(
+        "--allow-inconclusive",
+        action="store_true",
+        help="exit code 0 instead of 3 if seeds are too few, or runs not audited",
+    )
     add(
         "--allow-mismatch",
         default="",

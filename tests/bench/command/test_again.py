@@ -24,6 +24,8 @@ def test_an_audit_that_repeated_no_step_is_not_equal(capsys: pytest.CaptureFixtu
     step = AuditItem(what="step", outcome="equal", line="x", files=["b"])
     assert show(Path("r"), report.model_copy(update={"items": [step, skipped]})) is Exit.OK
     assert "evaluation" not in capsys.readouterr().out
+    assert show(Path("r"), report.model_copy(update={"items": [step]}), 0) is Exit.OK
+    assert "1 step are as they were (0 repeated now, the others in an earlier audit)" in capsys.readouterr().out
 
 
 def test_runs_without_a_model_are_not_the_same_bits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -136,6 +136,7 @@ def test_a_plan_refuses_what_a_run_refuses(quiet: Bench, bench: Bench, verb: str
     ("words", "said"),
     [
         ("mode=solo policy.anchor=5", "policy.anchor has no effect in mode=solo: it has no policy"),
+        ("mode=solo cluster.links=[home_100m]", "cluster.links has no effect in mode=solo: it has no backend"),
         ("mode=zero1 backend=nccl", "backend has no effect in mode=zero1: it has its own"),
         ("mode=zero1 policy.anchor=4", "policy.anchor has no effect in mode=zero1: it has no policy"),
         ("mode=zero1 averaging.gamma=0", "averaging.gamma has no effect in mode=zero1: it averages no replicas"),
