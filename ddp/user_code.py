@@ -73,29 +73,40 @@ def place(file: Path) -> tuple[Path, str]:
 
 def load(source: str) -> ModuleType:
     """Import a source. The folder of a file is put first on `sys.path`, as for a script, so the file can import others from
-    its folder. Raises ValueError if another module has the name of the file, and whatever the code raises."""
+    its folder. Raises ValueError if another module has the name of the file, or of one that it imports from its folder and
+    that was imported from the folder of an earlier source; and whatever the code raises."""
     if not is_file(source):
         return importlib.import_module(source)
     digest(source)  # cache the digest of the code that is about to run
     folder, name = place(Path(source))
-    for file in _files(Path(source), folder):
-        _refuse_other(source, file, place(file)[1])
+    _refuse_earlier(source, folder)
     known = sys.modules.get(name)
     if known is None:
         if str(folder) not in sys.path:
             sys.path.insert(0, str(folder))
         importlib.invalidate_caches()
+        _FOLDERS.add(folder)
         known = importlib.import_module(name)
-    _refuse_other(source, Path(source), name)
+    if _path(known) != Path(source):
+        raise ValueError(f"{source}: Python has another module {name}; rename the file")
     return known
 
 
-def _refuse_other(source: str, file: Path, name: str) -> None:
-    """Raise ValueError if Python has imported another file than this one by its name."""
-    known = sys.modules.get(name)
-    if known is not None and os.path.realpath(getattr(known, "__file__", None) or "") != os.path.realpath(file):
-        also = "" if file == Path(source) else f" than {file}"
-        raise ValueError(f"{source}: Python has another module {name}{also}; rename the file")
+_FOLDERS = set[Path]()
+"""Folders of the files that were imported."""
+
+
+def _path(module: ModuleType) -> Path:
+    return Path(getattr(module, "__file__", None) or "")
+
+
+def _refuse_earlier(source: str, folder: Path) -> None:
+    """Raise ValueError if a file that `source` imports from its folder has the name of one from an earlier source's."""
+    for file in _files(Path(source), folder):
+        name = place(file)[1]
+        known = sys.modules.get(name)
+        if known is not None and _path(known) != file and _FOLDERS & {*_path(known).parents} - {folder}:
+            raise ValueError(f"{source}: Python has another module {name} than {file}; rename the file")
 
 
 @cache
