@@ -10,6 +10,7 @@ import atexit
 import errno
 import os
 import shutil
+import sys
 import tempfile
 import threading
 import weakref
@@ -23,7 +24,7 @@ from torch import nn
 
 from ddp.monitor.harness import ServedPage, page_maker
 from ddp.monitor.loop import LoopRun, subject_of
-from ddp.monitor.track import EVENTS, Looking, RunSubject, RunTrack
+from ddp.monitor.track import EVENTS, Looking, RunSubject, RunTrack, status_of
 from ddp.process.clock import now
 from ddp.settings import MOST_EPOCHS, number, whole
 
@@ -110,10 +111,14 @@ class Monitor:
 
     def finish(self) -> None:
         """Stop serving the page and delete its temporary folder; `save_html` still works."""
+        self._finish()
+
+    def _finish(self, error: BaseException | None = None) -> None:
+        """Do as `finish`. `error`: what ended the loop that was being shown."""
         if self._looking is not None:
             self._looking.close()
             self._looking = None
-        self._end_loop()
+        self._end_loop(*status_of(_unless_exit(error)))
         if self._page is not None:
             self._page.close()
             self._page = None
@@ -122,8 +127,8 @@ class Monitor:
     def __enter__(self) -> Monitor:
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self.finish()
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._finish(error)
 
     def save_html(self, path: str | Path) -> Path:
         """Write the present page to one file that needs no server and no network; return its path. Raises OSError."""
@@ -174,11 +179,11 @@ class Monitor:
         self._loop = LoopRun(track, model, lambda graph: self.describe(track, graph))
         self._look(track.measure)
 
-    def _end_loop(self) -> None:
+    def _end_loop(self, status: str = "ok", error: str | None = None) -> None:
         loop, self._loop = self._loop, None
         if loop is not None:
             loop.close()
-            self.end(loop.track, "ok")
+            self.end(loop.track, status, error)
 
     def _look(self, look: Any) -> None:
         if self._looking is not None:
@@ -227,8 +232,15 @@ _open: weakref.WeakSet[Monitor] = weakref.WeakSet()
 
 @atexit.register
 def _finish_all() -> None:
+    # The exception that ends this process; at a prompt, one of the past.
+    error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
     for monitor in list(_open):
-        monitor.finish()
+        monitor._finish(error)
+
+
+def _unless_exit(error: BaseException | None) -> BaseException | None:
+    """Return the error, or None for an exit without one."""
+    return None if isinstance(error, SystemExit) and error.code in (None, 0) else error
 
 
 def _place(root: Path, track: RunTrack, over: bool = False) -> Path:

@@ -16,10 +16,12 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
+from itertools import product
 from pathlib import Path
 from typing import IO, Any
 
 from ddp import regular_files
+from ddp.core.errors import Diverged
 from ddp.process.clock import now
 from ddp.process.codec import Record, encode, stamp
 from ddp.process.meter import own_memory
@@ -84,8 +86,8 @@ class RunTrack:
         self._file: IO[bytes] = _nameless()
         self._end = self._closing()
         self._lock = threading.Lock()
-        self._read: dict[Path, int] = {}
-        """Number of bytes read so far from each rank's file."""
+        self._read: dict[tuple[Path, bytes], int] = {}
+        """Number of bytes of each rank's file that were read so far for each kind of record."""
 
     def config(self) -> dict[str, Any]:
         """Return the configuration of the run, with the structural hash of its model once that is known."""
@@ -141,22 +143,33 @@ class RunTrack:
                 self(memory, memory.at)
 
     def collect(self, folder: Path, kinds: Iterable[bytes] = MEASURED) -> None:
-        """Append the records that ranks have written to files in `folder` since the last call. Missing files and incomplete
-        lines are skipped."""
+        """Append the records of these `kinds` that ranks have written to files in `folder` since the last call for each.
+        Missing files and incomplete lines are skipped."""
         slices: list[Path] = []
         with suppress(OSError):  # the run has ended and its folder is gone
             slices = sorted(folder.glob(SLICES))
-        for path in slices or [folder / EVENTS]:
+        for path, kind in product(slices or [folder / EVENTS], kinds):
+            read = self._read.get((path, kind), 0)
             try:
                 with regular_files.opened(path, regular_files.RECORDS) as file:
-                    file.seek(self._read.get(path, 0))
+                    file.seek(read)
                     whole, _, _ = file.read().rpartition(b"\n")
             except OSError:
                 continue
-            self._read[path] = self._read.get(path, 0) + len(whole) + bool(whole)
-            mine = [line for line in whole.split(b"\n") if line.startswith(tuple(kinds))]
+            self._read[path, kind] = read + len(whole) + bool(whole)
+            mine = [line for line in whole.split(b"\n") if line.startswith(kind)]
             if mine:
                 self._append(b"\n".join(mine) + b"\n")
+
+
+def status_of(error: BaseException | None) -> tuple[str, str | None]:
+    """Return (status, one line of explanation) of a run that ended with `error`."""
+    if error is None:
+        return "ok", None
+    if isinstance(error, KeyboardInterrupt):  # an aborted run ends with one
+        return "killed", "interrupted"
+    why = (str(error) or type(error).__name__).splitlines()[0]
+    return ("diverged" if isinstance(error, Diverged) else "failed"), why
 
 
 def _nameless() -> IO[bytes]:

@@ -16,11 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ddp.core.errors import Diverged
 from ddp.core.messages.events import Ready
 from ddp.monitor import Monitor, Timeline
 from ddp.monitor.harness import Json, picture
-from ddp.monitor.track import RunSubject, RunTrack
+from ddp.monitor.track import RunSubject, RunTrack, status_of
 from ddp.process.codec import Record
 
 KEPT = 4096
@@ -83,7 +82,7 @@ class RunObservers:
             if isinstance(self._timeline, Timeline) and self._track is not None:
                 self._timeline.end(self._track)
             with self._lock:
-                self._end = _status(error)
+                self._end = status_of(error)
                 for monitor, track in self._monitors:
                     self._write(track, partial(monitor.end, track, *self._end))
 
@@ -158,13 +157,3 @@ class RunObservers:
         if not other:
             act()
         return done
-
-
-def _status(error: BaseException | None) -> tuple[str, str | None]:
-    """Return (status, one line of explanation) of a run that ended with `error`."""
-    if error is None:
-        return "ok", None
-    why = (str(error) or type(error).__name__).splitlines()[0]
-    if isinstance(error, KeyboardInterrupt):  # an aborted run ends with one
-        return "killed", "interrupted"
-    return ("diverged" if isinstance(error, Diverged) else "failed"), why
