@@ -138,11 +138,11 @@ class Monitor:
             page_maker().export(root, out)
         return out
 
-    def begin(self, subject: RunSubject) -> RunTrack:
-        """Begin a run of a `Trainer`, which calls this and hands over its records."""
+    def begin(self, subject: RunSubject, seconds: float = 0.0) -> RunTrack:
+        """Add a run of a `Trainer` that began `seconds` ago. The `Trainer` calls this and hands over its records."""
         self._end_loop()
         self._trained = True
-        return self._begin(subject)
+        return self._begin(subject, seconds)
 
     def measure(self, track: RunTrack, folder: Path) -> None:
         """Show, while the run lasts, the measurements that its ranks write to `folder`."""
@@ -157,10 +157,10 @@ class Monitor:
             place = _place(self._root, track, over=track.ended is not None)
             page_maker().describe(place, track.config(), graph)
 
-    def end(self, track: RunTrack, status: str, error: str | None = None) -> None:
-        """Note that a run has ended with `status`: `ok`, `failed`, `diverged` or `killed`."""
+    def end(self, track: RunTrack, status: str, error: str | None = None, at: float | None = None) -> None:
+        """Note that a run has ended with `status`: `ok`, `failed`, `diverged` or `killed`. `at`: the time; None: now."""
         with self._lock:
-            track.ended = now(), status, error
+            track.ended = now() if at is None else at, status, error
             if self._root is not None:
                 self._conclude(self._root, track)
 
@@ -245,7 +245,7 @@ def _unless_exit(error: BaseException | None) -> BaseException | None:
 
 def _place(root: Path, track: RunTrack, over: bool = False) -> Path:
     """Return the folder of a run. While the run is not `over`, the name is a temporary one."""
-    number = f"{track.launched:.6f}".replace(".", "")[-9:]  # several runs may have the same configuration
+    number = f"{track.made:.6f}".replace(".", "")[-9:]  # several runs may have the same configuration
     name = f"{track.config()['run_id']}-{number}"
     return root / track.subject.name / track.subject.mode / (name if over else f".tmp-{name}-{os.getpid()}")
 

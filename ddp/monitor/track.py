@@ -78,7 +78,9 @@ class RunTrack:
 
     def __init__(self, subject: RunSubject, seconds: float = 0.0) -> None:
         """Create the track of a run that began `seconds` ago."""
-        self.subject, self.launched = subject, now() - seconds
+        self.subject, self.made = subject, now()
+        """Time at which this object was created."""
+        self.launched = self.made - seconds
         self.graph: dict[str, Any] | None = None
         """Layers of the model, once they are known."""
         self.ended: tuple[float, str, str | None] | None = None

@@ -20,6 +20,7 @@ from ddp.core.messages.events import Ready
 from ddp.monitor import Monitor, Timeline
 from ddp.monitor.harness import Json, picture
 from ddp.monitor.track import RunSubject, RunTrack, status_of
+from ddp.process.clock import now
 from ddp.process.codec import Record
 
 KEPT = 4096
@@ -50,8 +51,9 @@ class RunObservers:
         """The training thread."""
         self._over = False
         self._folder: Path | None = None
-        self._end: tuple[str, str | None] | None = None
-        """Status of the ended run, and its error."""
+        self._launched = now()
+        self._end: tuple[str, str | None, float] | None = None
+        """Status of the ended run, its error and its time."""
         self._lock = threading.RLock()
 
     @contextmanager
@@ -82,7 +84,7 @@ class RunObservers:
             if isinstance(self._timeline, Timeline) and self._track is not None:
                 self._timeline.end(self._track)
             with self._lock:
-                self._end = status_of(error)
+                self._end = *status_of(error), now()
                 for monitor, track in self._monitors:
                     self._write(track, partial(monitor.end, track, *self._end))
 
@@ -123,7 +125,7 @@ class RunObservers:
     def attach(self, monitor: Monitor) -> None:
         """Show the run on `monitor`, beginning with the records that were kept."""
         with self._lock:
-            track = monitor.begin(self._subject)
+            track = monitor.begin(self._subject, now() - self._launched)
             for record, at in (*self._ready, *self._latest):
                 track(record, at)
             self._monitors.append((monitor, track))
