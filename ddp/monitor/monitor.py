@@ -24,6 +24,7 @@ from torch import nn
 
 from ddp.monitor.harness import ServedPage, page_maker
 from ddp.monitor.loop import LoopRun, subject_of
+from ddp.monitor.shelf import RecordShelf
 from ddp.monitor.track import EVENTS, Looking, RunSubject, RunTrack, status_of
 from ddp.process.clock import now
 from ddp.settings import MOST_EPOCHS, number, whole
@@ -48,6 +49,7 @@ class Monitor:
     def __init__(self, epochs: int) -> None:
         self.epochs = whole("epochs", epochs, 1, MOST_EPOCHS)
         self._tracks: list[RunTrack] = []
+        self._shelf = RecordShelf()
         self._loop: LoopRun | None = None
         self._looking: Looking | None = None
         self._root: Path | None = None
@@ -146,7 +148,7 @@ class Monitor:
 
     def measure(self, track: RunTrack, folder: Path) -> None:
         """Show, while the run lasts, the measurements that its ranks write to `folder`."""
-        self._look(lambda: track.collect(folder, kinds=(b'{"type":"Memory"',)))
+        self._look(track, lambda: track.collect(folder, kinds=(b'{"type":"Memory"',)))
 
     def describe(self, track: RunTrack, graph: dict[str, Any] | None) -> None:
         """Add the layers of a run's model."""
@@ -163,6 +165,7 @@ class Monitor:
             track.ended = now() if at is None else at, status, error
             if self._root is not None:
                 self._conclude(self._root, track)
+            track.release(self._shelf)
 
     @staticmethod
     def _conclude(root: Path, track: RunTrack) -> None:
@@ -177,7 +180,7 @@ class Monitor:
         track = self._begin(subject_of(model, self.epochs), seconds)
         self._trained = False
         self._loop = LoopRun(track, model, lambda graph: self.describe(track, graph))
-        self._look(track.measure)
+        self._look(track, track.measure)
 
     def _end_loop(self, status: str = "ok", error: str | None = None) -> None:
         loop, self._loop = self._loop, None
@@ -185,10 +188,15 @@ class Monitor:
             loop.close()
             self.end(loop.track, status, error)
 
-    def _look(self, look: Any) -> None:
+    def _look(self, track: RunTrack, look: Callable[[], None]) -> None:
         if self._looking is not None:
             self._looking.close()
-        self._looking = Looking(look, LOOK_S, "ddp-monitor")
+
+        def look_on() -> None:
+            if track.ended is None:
+                look()
+
+        self._looking = Looking(look_on, LOOK_S, "ddp-monitor")
 
     def _begin(self, subject: RunSubject, seconds: float = 0.0) -> RunTrack:
         track = RunTrack(subject, seconds)

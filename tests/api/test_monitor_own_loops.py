@@ -20,7 +20,7 @@ from ddp.monitor.monitor import _finish_all as finish_all
 from ddp.monitor.track import RunSubject, RunTrack
 from ddp.process.codec import encode
 from tests.api.conftest import Make
-from tests.api.watched import check_timeline, pieces
+from tests.api.watched import check_timeline, of_page, pieces
 from tests.graph.several import backward, on
 from tests.runtime import toy
 
@@ -240,6 +240,29 @@ def test_a_look_at_one_kind_of_records_leaves_the_others_for_later(tmp_path: Pat
     for _ in range(2):
         track.collect(tmp_path)
         assert track.lines() == lines
+
+
+def test_runs_that_have_ended_keep_no_open_files(tmp_path: Path) -> None:
+    """Each had one, until the process could open no more."""
+    folder = Path("/proc/self/fd") if Path("/proc/self/fd").is_dir() else Path("/dev/fd")
+    count, subject = len(list(folder.iterdir())), RunSubject("m", "solo", ("cpu",))
+    monitor, timeline = ddp.Monitor(1), ddp.Timeline()
+    for place in range(20):
+        monitor.watch(nn.Linear(2, 2))
+        monitor.log(0, 0.1, loss=float(place))
+        track = timeline.begin(subject)
+        track(Slice(1.0, 0, "forward", 0.1 * place), 1.0)
+        timeline.end(track)
+    monitor.finish()
+    timeline.stop()
+    assert len(list(folder.iterdir())) < count + 10
+    text = monitor.save_html(tmp_path / "page.html").read_text()
+    bodies = [piece["body"] for piece in of_page(text) if piece["kind"] == "row"]
+    assert sorted(body["loss"] for body in bodies) == [float(place) for place in range(20)]
+    late = Slice(0.5, 0, "backward", 0.1)
+    track(late, 0.5)
+    assert track.lines() == [encode(late, 0.5), encode(Slice(1.0, 0, "forward", 0.1 * 19), 1.0)]
+    assert timeline._runs[3].lines() == [encode(Slice(1.0, 0, "forward", 0.1 * 3), 1.0)]
 
 
 class Scaled(nn.Module):
