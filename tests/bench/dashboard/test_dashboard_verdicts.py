@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from socket import socket
+
+import pytest
 
 from bench.command.printed.cell_verdict import cell_verdicts
-from bench.command.verbs.dashboard_command import stamp_of
+from bench.command.verbs.dashboard_command import dashboard, stamp_of
+from bench.dashboard import server
 from bench.dashboard.board import RunBoard
 from bench.dashboard.verdicts import CellVerdicts
 from bench.results.audit_file import AUDIT
 from bench.results.cells import Cell
 from bench.validate.expected import FILE
+from tests.bench.dashboard.dashboards import messages, serving
 from tests.bench.references import FIVE, baselines, cell
 
 
@@ -72,3 +77,25 @@ def test_a_page_judges_again_when_a_run_is_audited(tmp_path: Path) -> None:
     shutil.rmtree(folder)
     assert said(verdicts, board) == set()
     assert asked == [1, 1]
+
+
+def test_a_served_page_has_the_new_verdicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs, base = cell(tmp_path / "runs", "solo", FIVE[:1]), tmp_path / "baselines"
+    base.mkdir()
+    said: list[Callable[[], object]] = []
+
+    def judge(every: Sequence[Cell]) -> dict[str, dict[str, str]]:
+        return {each.name: {"name": "PASS" if any(base.iterdir()) else "-"} for each in every}
+
+    def run(path: Path, host: str, listening: socket, judge: object, stamp: Callable[[], object]) -> None:
+        listening.close()
+        said.append(stamp)
+
+    monkeypatch.setattr("bench.dashboard.command.run", run)
+    assert dashboard([str(runs), "--baseline", str(base)], runs) == 0
+    monkeypatch.setattr(server, "JUDGE_S", 0.05)
+    with serving(runs, judge=judge, stamp=said[0]) as port:
+        stream = (message.body["body"]["name"] for message in messages(port) if message.kind == "verdict")
+        assert next(stream) == "-"
+        (base / "new.json").write_text("{}")
+        assert next(stream) == "PASS"
