@@ -60,8 +60,8 @@ def load(path: str | Path = "runs", what: str = "runs") -> pd.DataFrame:
       `comm`, `wait`, `eval`, `checkpoint`, `other`), `peak_rss_bytes`, `peak_device_bytes`, `emulated_speed` (1: none),
       `lost`.
     - `events`: a row for each record of `events.jsonl`: `line`, `type`, `since_s` (seconds since the first one, the launch),
-      and the record's own fields, in the units of `ddp.core.messages.events`; its field `model` is the column
-      `record.model`.
+      and the record's own fields, in the units of `ddp.core.messages.events`; its fields `model` and `since_s` are the
+      columns `record.model` and `record.since_s`.
 
     Every row names its run: `path`, `run_id`, `model`, `mode`, `world_size`, `seed`, `config_hash`. Unknown values are
     missing.

@@ -6,11 +6,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.results.schema import MOST_RANKS, Metrics
+from ddp.engine.modes import mode_name
 
 RUNNING, LEFT = "running", "left"
 """Statuses of a run without a result: its process is alive, or it died before the end of the run."""
 BROKEN = "broken"
 """Status of an unreadable folder, of which only the reason is shown."""
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 @dataclass(frozen=True)
@@ -41,11 +46,21 @@ class RunCard:
 
     @property
     def name(self) -> tuple[str, str, str]:
-        """Model, mode and run id, from the result, else from the folder's path."""
+        """Model, mode and run id, from the result, else from the configuration, else from the folder's path."""
         if self.metrics is not None:
             return self.metrics.model, self.metrics.mode, self.metrics.run_id
         parts = ("", "", *self.key.split("/"))
-        return str(self.setting("model") or parts[-3]), parts[-2], str(self.setting("run_id") or parts[-1])
+        model, run_id = self.setting("model") or parts[-3], self.setting("run_id") or parts[-1]
+        return str(model), self._mode or parts[-2], str(run_id)
+
+    @property
+    def _mode(self) -> str | None:
+        """Mode by the configuration; None: it has none."""
+        mode, engine, policy, backend = map(
+            _text,
+            (self.setting("mode"), self.setting("engine"), self.setting("policy", "name"), self.setting("backend")),
+        )
+        return mode or (mode_name(engine, policy, backend) if engine else None)
 
     @property
     def claimed(self) -> int:

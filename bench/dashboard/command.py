@@ -20,7 +20,7 @@ from bench.base.writing import write_text
 from bench.dashboard import page, server
 from bench.dashboard.board import whole
 from bench.dashboard.process import address, listen
-from bench.dashboard.verdicts import Judge
+from bench.dashboard.verdicts import Judge, Stamp, unchanging
 from ddp.process.orphans import at_parents_end
 
 
@@ -38,9 +38,9 @@ def export(path: Path, out: Path, judge: Judge | None = None) -> Exit:
     return Exit.OK
 
 
-def serve(path: Path, host: str, port: int, judge: Judge | None = None) -> Exit:
-    """Serve the page over the runs in `path` until interrupted; `port` 0: any that is free; `judge` gives verdicts. Raises
-    UsageError."""
+def serve(path: Path, host: str, port: int, judge: Judge | None = None, stamp: Stamp = unchanging) -> Exit:
+    """Serve the page over the runs in `path` until interrupted; `port` 0: any that is free; `judge` gives verdicts, and
+    `stamp` what changes with the baselines. Raises UsageError."""
     if path.exists() and not path.is_dir():
         raise UsageError(f"{path} is not a folder; give a run folder or a tree of them, such as runs/")
     try:
@@ -48,18 +48,20 @@ def serve(path: Path, host: str, port: int, judge: Judge | None = None) -> Exit:
     except OSError as error:
         raise UsageError(f"cannot listen on {host}:{port}: {error}; choose another --port, or 0 for any") from None
     print(f"dashboard over {path}: {address(listening, host)}", flush=True)
-    run(path, host, listening, judge=judge)
+    run(path, host, listening, judge=judge, stamp=stamp)
     return Exit.OK
 
 
-def attend(path: Path, descriptor: int, judge: Judge | None = None, private: bool = False) -> Exit:
+def attend(
+    path: Path, descriptor: int, judge: Judge | None = None, stamp: Stamp = unchanging, private: bool = False
+) -> Exit:
     """Serve on an inherited socket until the parent process, at the other end of standard input, ends. `private`: then
     remove the folder, which the parent cannot do if it was killed."""
     at_parents_end(signal.SIGCONT)  # stopped, it would not notice
     os.nice(10)  # who trains goes first
     listening = socket.socket(fileno=descriptor)
     try:
-        run(path, listening.getsockname()[0], listening, until=_closed, judge=judge)
+        run(path, listening.getsockname()[0], listening, until=_closed, judge=judge, stamp=stamp)
     finally:
         if private:
             shutil.rmtree(path, ignore_errors=True)
@@ -72,9 +74,10 @@ def run(
     listening: socket.socket,
     until: Callable[[], None] | None = None,
     judge: Judge | None = None,
+    stamp: Stamp = unchanging,
 ) -> None:
     """Serve until a signal comes, or `until` returns."""
-    app = server.app(path, host, judge=judge)
+    app = server.app(path, host, judge=judge, stamp=stamp)
     runner = uvicorn.Server(
         uvicorn.Config(app, log_level="critical", access_log=False, timeout_graceful_shutdown=2, lifespan="on")
     )

@@ -37,7 +37,7 @@ from bench.base.grouping import grouped
 from bench.base.hosts import named
 from bench.dashboard import page
 from bench.dashboard.board import VERDICT, Piece, RunBoard, whole
-from bench.dashboard.verdicts import CellVerdicts, Judge
+from bench.dashboard.verdicts import CellVerdicts, Judge, Stamp, unchanging
 
 POLL_S = 0.2
 """Seconds between two scans of the folders while a page is connected."""
@@ -144,9 +144,16 @@ async def apart(work: Callable[[], T]) -> T:
 class BoardStream:
     """The board, kept up to date while pages are connected."""
 
-    def __init__(self, root: Path, poll_s: float, closing: Callable[[], bool], judge: Judge | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        poll_s: float,
+        closing: Callable[[], bool],
+        judge: Judge | None = None,
+        stamp: Stamp = unchanging,
+    ) -> None:
         self.board = RunBoard(root)
-        self._verdicts = CellVerdicts(judge) if judge is not None else None
+        self._verdicts = CellVerdicts(judge, stamp) if judge is not None else None
         self._reading = asyncio.Lock()
         self.start = secrets.token_hex(4)
         self._closing = closing
@@ -227,12 +234,19 @@ class BoardStream:
         return ServerSentEvent(data, event=piece.kind, id=f"{self.start}-{piece.number}")
 
 
-def app(root: Path, bound: str = "127.0.0.1", poll_s: float = POLL_S, judge: Judge | None = None) -> Starlette:
-    """Return the application over the runs below `root`, for a server that is bound to `bound`. `judge`: gives verdicts."""
+def app(
+    root: Path,
+    bound: str = "127.0.0.1",
+    poll_s: float = POLL_S,
+    judge: Judge | None = None,
+    stamp: Stamp = unchanging,
+) -> Starlette:
+    """Return the application over the runs below `root`, for a server that is bound to `bound`. `judge`: gives verdicts;
+    `stamp`: returns what changes with the baselines."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        app.state.stream = stream = BoardStream(root, poll_s, lambda: bool(app.state.closing()), judge)
+        app.state.stream = stream = BoardStream(root, poll_s, lambda: bool(app.state.closing()), judge, stamp)
         tasks = [asyncio.create_task(work) for work in (stream.look(), stream.judge())]
         try:
             yield

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
+from glob import escape
 from pathlib import Path
 
 from bench.base.paths import searched
 from bench.dashboard.about import LEFT, RUNNING, RunCard
+from bench.results.audit_file import AUDIT
 from bench.results.lease import in_making, occupied
 from bench.results.runfolder import CONFIG, EVENTS, GRAPH, METRICS, find_runs, read_object, there
 from bench.results.schema import MOST_RANKS
@@ -29,12 +31,13 @@ class RunPlace:
     running: bool
     """Whether the process that writes it is alive."""
     marks: tuple[tuple[int, int], ...]
-    """Stamp that changes with configuration, graph or result."""
+    """Stamp that changes with configuration, graph, result or audit."""
 
 
 def scan(root: Path) -> dict[str, RunPlace]:
-    """Return the runs below `root`, or the run folder `root` itself, by key. A run that is being trained again is
-    shown in its current state; an abandoned attempt is shown only if the run has no other folder."""
+    """Return the runs below `root`, or the run folder `root` itself, by key, even while it is only a hidden folder
+    beside `root`. A run that is being trained again is shown in its current state; an abandoned attempt is shown only
+    if the run has no other folder."""
     places: dict[str, RunPlace] = {}
     shut: list[OSError] = []
     for path, subfolders, files in regular_files.walk(root, shut):
@@ -44,6 +47,9 @@ def scan(root: Path) -> dict[str, RunPlace]:
                 places[entry.key] = _best(places.get(entry.key), entry)
             continue
         subfolders[:] = sorted(name for name in subfolders if searched(name) or in_making(path / name))
+    for path in _making_of(root):
+        if entry := _entry(root, path):
+            places[entry.key] = _best(places.get(entry.key), entry)
     for path in (Path(error.filename) for error in shut):
         if entry := _entry(root, path):
             places.setdefault(entry.key, entry)
@@ -51,15 +57,25 @@ def scan(root: Path) -> dict[str, RunPlace]:
 
 
 def _entry(root: Path, path: Path) -> RunPlace | None:
-    relative = path.relative_to(root)
-    name = path.name if path == root else relative.name
     making = in_making(path)
-    key = name if path == root else relative.as_posix()
-    if making:
-        key = relative.with_name(making.name).as_posix() if path != root else making.name
-    marks = tuple(_mark(path / name) for name in (METRICS, CONFIG, GRAPH))
+    name = making.name if making else path.name
+    key = name if path.parent == root.parent else path.relative_to(root).with_name(name).as_posix()
+    marks = tuple(mark(path / name) for name in (METRICS, CONFIG, GRAPH, AUDIT))
     running = making is not None and ((making.here and making.pid == os.getpid()) or occupied(path))
     return RunPlace(key, path, making is not None, running, marks)
+
+
+def _making_of(root: Path) -> list[Path]:
+    """Return the hidden folders beside `root` in which a run is written that will be `root`."""
+    beside = sorted(root.parent.glob(f".tmp-{escape(root.name)}-*")) if root.name else []
+    named = ((path, in_making(path)) for path in beside)
+    return [
+        path
+        for path, making in named
+        if making
+        and making.name == root.name
+        and any(os.path.exists(path / name) for name in (METRICS, EVENTS, CONFIG))
+    ]
 
 
 def _best(known: RunPlace | None, other: RunPlace) -> RunPlace:
@@ -68,7 +84,8 @@ def _best(known: RunPlace | None, other: RunPlace) -> RunPlace:
     )
 
 
-def _mark(path: Path) -> tuple[int, int]:
+def mark(path: Path) -> tuple[int, int]:
+    """Return what changes with a file: its time of modification and its size; zeros if it is not there."""
     try:
         status = path.stat()
     except OSError:

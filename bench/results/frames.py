@@ -19,6 +19,8 @@ from ddp.suggest import unknown
 Row = dict[str, Any]
 WHO = ("run_id", "model", "mode", "world_size", "seed", "config_hash")
 """Columns that identify the run of a row, besides `path`."""
+OF_EVENTS = (*WHO, "path", "line", "since_s")
+"""Columns of the rows of records that are not the records' own fields: a field of that name is `record.<name>`."""
 
 
 def load(path: str | Path = "runs", what: str = "runs") -> pd.DataFrame:
@@ -90,7 +92,7 @@ def _events(run: Run) -> Iterator[Row]:
             body.pop("d", None)
             at = float(body["at"])
             first = at if first is None else first
-            values = {f"record.{name}" if name in WHO else name: value for name, value in body.items()}
+            values = {f"record.{name}" if name in OF_EVENTS else name: value for name, value in body.items()}
             yield _who(run) | {"line": number, "type": body["type"], "since_s": at - first} | values
     except (OSError, msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
         warnings.warn(f"{run.path / EVENTS}: the rest is left out: {error}", stacklevel=5)

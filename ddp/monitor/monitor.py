@@ -10,6 +10,7 @@ import atexit
 import errno
 import os
 import shutil
+import sys
 import tempfile
 import threading
 import weakref
@@ -23,7 +24,8 @@ from torch import nn
 
 from ddp.monitor.harness import ServedPage, page_maker
 from ddp.monitor.loop import LoopRun, subject_of
-from ddp.monitor.track import EVENTS, Looking, RunSubject, RunTrack
+from ddp.monitor.shelf import RecordShelf
+from ddp.monitor.track import EVENTS, Looking, RunSubject, RunTrack, status_of
 from ddp.process.clock import now
 from ddp.settings import MOST_EPOCHS, number, whole
 
@@ -47,6 +49,7 @@ class Monitor:
     def __init__(self, epochs: int) -> None:
         self.epochs = whole("epochs", epochs, 1, MOST_EPOCHS)
         self._tracks: list[RunTrack] = []
+        self._shelf = RecordShelf()
         self._loop: LoopRun | None = None
         self._looking: Looking | None = None
         self._root: Path | None = None
@@ -110,10 +113,14 @@ class Monitor:
 
     def finish(self) -> None:
         """Stop serving the page and delete its temporary folder; `save_html` still works."""
+        self._finish()
+
+    def _finish(self, error: BaseException | None = None) -> None:
+        """Do as `finish`. `error`: what ended the loop that was being shown."""
         if self._looking is not None:
             self._looking.close()
             self._looking = None
-        self._end_loop()
+        self._end_loop(*status_of(_unless_exit(error)))
         if self._page is not None:
             self._page.close()
             self._page = None
@@ -122,8 +129,8 @@ class Monitor:
     def __enter__(self) -> Monitor:
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self.finish()
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._finish(error)
 
     def save_html(self, path: str | Path) -> Path:
         """Write the present page to one file that needs no server and no network; return its path. Raises OSError."""
@@ -133,15 +140,15 @@ class Monitor:
             page_maker().export(root, out)
         return out
 
-    def begin(self, subject: RunSubject) -> RunTrack:
-        """Begin a run of a `Trainer`, which calls this and hands over its records."""
+    def begin(self, subject: RunSubject, seconds: float = 0.0) -> RunTrack:
+        """Add a run of a `Trainer` that began `seconds` ago. The `Trainer` calls this and hands over its records."""
         self._end_loop()
         self._trained = True
-        return self._begin(subject)
+        return self._begin(subject, seconds)
 
     def measure(self, track: RunTrack, folder: Path) -> None:
         """Show, while the run lasts, the measurements that its ranks write to `folder`."""
-        self._look(lambda: track.collect(folder, kinds=(b'{"type":"Memory"',)))
+        self._look(track, lambda: track.collect(folder, kinds=(b'{"type":"Memory"',)))
 
     def describe(self, track: RunTrack, graph: dict[str, Any] | None) -> None:
         """Add the layers of a run's model."""
@@ -152,12 +159,13 @@ class Monitor:
             place = _place(self._root, track, over=track.ended is not None)
             page_maker().describe(place, track.config(), graph)
 
-    def end(self, track: RunTrack, status: str, error: str | None = None) -> None:
-        """Note that a run has ended with `status`: `ok`, `failed`, `diverged` or `killed`."""
+    def end(self, track: RunTrack, status: str, error: str | None = None, at: float | None = None) -> None:
+        """Note that a run has ended with `status`: `ok`, `failed`, `diverged` or `killed`. `at`: the time; None: now."""
         with self._lock:
-            track.ended = now(), status, error
+            track.ended = now() if at is None else at, status, error
             if self._root is not None:
                 self._conclude(self._root, track)
+            track.release(self._shelf)
 
     @staticmethod
     def _conclude(root: Path, track: RunTrack) -> None:
@@ -172,18 +180,23 @@ class Monitor:
         track = self._begin(subject_of(model, self.epochs), seconds)
         self._trained = False
         self._loop = LoopRun(track, model, lambda graph: self.describe(track, graph))
-        self._look(track.measure)
+        self._look(track, track.measure)
 
-    def _end_loop(self) -> None:
+    def _end_loop(self, status: str = "ok", error: str | None = None) -> None:
         loop, self._loop = self._loop, None
         if loop is not None:
             loop.close()
-            self.end(loop.track, "ok")
+            self.end(loop.track, status, error)
 
-    def _look(self, look: Any) -> None:
+    def _look(self, track: RunTrack, look: Callable[[], None]) -> None:
         if self._looking is not None:
             self._looking.close()
-        self._looking = Looking(look, LOOK_S, "ddp-monitor")
+
+        def look_on() -> None:
+            if track.ended is None:
+                look()
+
+        self._looking = Looking(look_on, LOOK_S, "ddp-monitor")
 
     def _begin(self, subject: RunSubject, seconds: float = 0.0) -> RunTrack:
         track = RunTrack(subject, seconds)
@@ -227,13 +240,20 @@ _open: weakref.WeakSet[Monitor] = weakref.WeakSet()
 
 @atexit.register
 def _finish_all() -> None:
+    # The exception that ends this process; at a prompt, one of the past.
+    error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
     for monitor in list(_open):
-        monitor.finish()
+        monitor._finish(error)
+
+
+def _unless_exit(error: BaseException | None) -> BaseException | None:
+    """Return the error, or None for an exit without one."""
+    return None if isinstance(error, SystemExit) and error.code in (None, 0) else error
 
 
 def _place(root: Path, track: RunTrack, over: bool = False) -> Path:
     """Return the folder of a run. While the run is not `over`, the name is a temporary one."""
-    number = f"{track.launched:.6f}".replace(".", "")[-9:]  # several runs may have the same configuration
+    number = f"{track.made:.6f}".replace(".", "")[-9:]  # several runs may have the same configuration
     name = f"{track.config()['run_id']}-{number}"
     return root / track.subject.name / track.subject.mode / (name if over else f".tmp-{name}-{os.getpid()}")
 

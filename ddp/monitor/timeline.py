@@ -13,6 +13,7 @@ from typing import Any
 
 from ddp.core.messages.events import Ready, Slice
 from ddp.monitor.harness import save_timeline
+from ddp.monitor.shelf import RecordShelf
 from ddp.monitor.track import Looking, RunSubject, RunTrack
 from ddp.process.clock import now
 from ddp.process.codec import Record, decode, encode, stamp
@@ -41,6 +42,7 @@ class Timeline:
     def __init__(self, poll_ms: float = 100.0) -> None:
         self._poll_s = number("poll_ms", poll_ms, 1.0, DAY_MS) / 1000
         self._runs: list[RunTrack] = []
+        self._shelf = RecordShelf()
         self._measured: list[RunTrack] = []
         """Runs whose ranks are in this process."""
         self._looking: Looking | None = None
@@ -80,6 +82,9 @@ class Timeline:
 
     def begin(self, subject: RunSubject, here: bool = False) -> RunTrack:
         """Begin a run; called by an engine. `here`: the ranks are in this process and do not measure themselves."""
+        for last in self._runs[-1:]:
+            if last not in self._measured:  # it may have had records after its end
+                last.release(self._shelf)
         track = RunTrack(subject)
         self._runs.append(track)
         if here:
@@ -91,6 +96,7 @@ class Timeline:
     def end(self, track: RunTrack) -> None:
         """Note that a run has ended."""
         self._measured = [each for each in self._measured if each is not track]
+        track.release(self._shelf)
 
     @property
     def recording(self) -> bool:

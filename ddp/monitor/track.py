@@ -1,7 +1,7 @@
 """Collects the records of one run in a file, together with a description of the run.
 
 Owns `RunTrack`, which any thread may write to. Its file is anonymous until a folder is assigned, so nothing is left of it
-however the process ends. Must not know how the records are used.
+however the process ends. A released one has no file. Must not know how the records are used.
 """
 
 from __future__ import annotations
@@ -9,17 +9,19 @@ from __future__ import annotations
 import os
 import re
 import sys
-import tempfile
 import threading
-import weakref
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
+from itertools import product
 from pathlib import Path
 from typing import IO, Any
 
 from ddp import regular_files
+from ddp.core.errors import Diverged
+from ddp.monitor.shelf import RecordShelf, closing, nameless, write_all
 from ddp.process.clock import now
 from ddp.process.codec import Record, encode, stamp
 from ddp.process.meter import own_memory
@@ -76,16 +78,20 @@ class RunTrack:
 
     def __init__(self, subject: RunSubject, seconds: float = 0.0) -> None:
         """Create the track of a run that began `seconds` ago."""
-        self.subject, self.launched = subject, now() - seconds
+        self.subject, self.made = subject, now()
+        """Time at which this object was created."""
+        self.launched = self.made - seconds
         self.graph: dict[str, Any] | None = None
         """Layers of the model, once they are known."""
         self.ended: tuple[float, str, str | None] | None = None
         """(time, status, error) of the end; None: the run continues."""
-        self._file: IO[bytes] = _nameless()
-        self._end = self._closing()
+        self._file: IO[bytes] | None = nameless()
+        self._end = closing(self, self._file)
+        self._released: Callable[[], bytes] = bytes
+        """Returns the records of a released track, which has no file."""
         self._lock = threading.Lock()
-        self._read: dict[Path, int] = {}
-        """Number of bytes read so far from each rank's file."""
+        self._read: dict[tuple[Path, bytes], int] = {}
+        """Number of bytes of each rank's file that were read so far for each kind of record."""
 
     def config(self) -> dict[str, Any]:
         """Return the configuration of the run, with the structural hash of its model once that is known."""
@@ -100,16 +106,29 @@ class RunTrack:
 
     def _append(self, lines: bytes) -> None:
         with self._lock:
-            left = memoryview(lines)
-            while left:  # a nearly full disk may accept only a part
-                left = left[self._file.write(left) :]
+            if self._file is None:
+                self._use(nameless(), self._released())
+            assert self._file is not None
+            write_all(self._file, lines)
+
+    def _use(self, file: IO[bytes], body: bytes) -> None:
+        """Continue in another file, which begins with `body`."""
+        self._end()
+        self._file, self._end = file, closing(self, file)
+        write_all(file, body)
+
+    def _body(self) -> bytes:
+        if self._file is None:
+            return self._released()
+        self._file.seek(0)
+        body = self._file.read()
+        self._file.seek(0, os.SEEK_END)
+        return body
 
     def lines(self) -> list[bytes]:
-        """Return the records so far, sorted by time."""
+        """Return the records so far, sorted by time. Raises OSError."""
         with self._lock:
-            self._file.seek(0)
-            body = self._file.read()
-            self._file.seek(0, os.SEEK_END)
+            body = self._body()
         return sorted(body.splitlines(), key=stamp)
 
     def copy(self, path: Path) -> None:
@@ -117,21 +136,22 @@ class RunTrack:
         path.write_bytes(b"".join(line + b"\n" for line in self.lines()))
 
     def move(self, path: Path) -> None:
-        """Move the records so far to a file at `path`, and write further ones there. Raises OSError."""
+        """Move the records so far to a file at `path`, and write further ones there, unless the track was released. Raises
+        OSError."""
         with self._lock:
-            self._file.seek(0)
-            body = self._file.read()
-            self._end()
-            self._file = path.open("w+b", buffering=0)
-            self._end = self._closing()
-        self._append(body)
+            body = self._body()
+            if self._file is None:
+                path.write_bytes(body)
+            else:
+                self._use(path.open("w+b", buffering=0), body)
 
-    def _closing(self) -> weakref.finalize[[], RunTrack]:
-        """Return a finalizer that closes the file when the track is garbage-collected. It does not run at exit, when a
-        thread may still write."""
-        end = weakref.finalize(self, self._file.close)
-        end.atexit = False
-        return end
+    def release(self, shelf: RecordShelf) -> None:
+        """Leave the records to `shelf` and close the file, as few further ones are expected."""
+        with self._lock, suppress(OSError):  # on a full disk the file stays
+            if self._file is not None:
+                place = shelf.put(self._body())
+                self._end()
+                self._file, self._released = None, partial(shelf.get, *place)
 
     def measure(self) -> None:
         """Append the memory use of this process for the ranks that run in it."""
@@ -141,27 +161,33 @@ class RunTrack:
                 self(memory, memory.at)
 
     def collect(self, folder: Path, kinds: Iterable[bytes] = MEASURED) -> None:
-        """Append the records that ranks have written to files in `folder` since the last call. Missing files and incomplete
-        lines are skipped."""
+        """Append the records of these `kinds` that ranks have written to files in `folder` since the last call for each.
+        Missing files and incomplete lines are skipped."""
         slices: list[Path] = []
         with suppress(OSError):  # the run has ended and its folder is gone
             slices = sorted(folder.glob(SLICES))
-        for path in slices or [folder / EVENTS]:
+        for path, kind in product(slices or [folder / EVENTS], kinds):
+            read = self._read.get((path, kind), 0)
             try:
                 with regular_files.opened(path, regular_files.RECORDS) as file:
-                    file.seek(self._read.get(path, 0))
+                    file.seek(read)
                     whole, _, _ = file.read().rpartition(b"\n")
             except OSError:
                 continue
-            self._read[path] = self._read.get(path, 0) + len(whole) + bool(whole)
-            mine = [line for line in whole.split(b"\n") if line.startswith(tuple(kinds))]
+            self._read[path, kind] = read + len(whole) + bool(whole)
+            mine = [line for line in whole.split(b"\n") if line.startswith(kind)]
             if mine:
                 self._append(b"\n".join(mine) + b"\n")
 
 
-def _nameless() -> IO[bytes]:
-    """Return a new anonymous file, which disappears when it is closed."""
-    return tempfile.TemporaryFile(buffering=0)
+def status_of(error: BaseException | None) -> tuple[str, str | None]:
+    """Return (status, one line of explanation) of a run that ended with `error`."""
+    if error is None:
+        return "ok", None
+    if isinstance(error, KeyboardInterrupt):  # an aborted run ends with one
+        return "killed", "interrupted"
+    why = (str(error) or type(error).__name__).splitlines()[0]
+    return ("diverged" if isinstance(error, Diverged) else "failed"), why
 
 
 class Looking:

@@ -16,11 +16,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ddp.core.errors import Diverged
 from ddp.core.messages.events import Ready
 from ddp.monitor import Monitor, Timeline
 from ddp.monitor.harness import Json, picture
-from ddp.monitor.track import RunSubject, RunTrack
+from ddp.monitor.track import RunSubject, RunTrack, status_of
+from ddp.process.clock import now
 from ddp.process.codec import Record
 
 KEPT = 4096
@@ -51,8 +51,9 @@ class RunObservers:
         """The training thread."""
         self._over = False
         self._folder: Path | None = None
-        self._end: tuple[str, str | None] | None = None
-        """Status of the ended run, and its error."""
+        self._launched = now()
+        self._end: tuple[str, str | None, float] | None = None
+        """Status of the ended run, its error and its time."""
         self._lock = threading.RLock()
 
     @contextmanager
@@ -83,7 +84,7 @@ class RunObservers:
             if isinstance(self._timeline, Timeline) and self._track is not None:
                 self._timeline.end(self._track)
             with self._lock:
-                self._end = _status(error)
+                self._end = *status_of(error), now()
                 for monitor, track in self._monitors:
                     self._write(track, partial(monitor.end, track, *self._end))
 
@@ -124,7 +125,7 @@ class RunObservers:
     def attach(self, monitor: Monitor) -> None:
         """Show the run on `monitor`, beginning with the records that were kept."""
         with self._lock:
-            track = monitor.begin(self._subject)
+            track = monitor.begin(self._subject, now() - self._launched)
             for record, at in (*self._ready, *self._latest):
                 track(record, at)
             self._monitors.append((monitor, track))
@@ -158,13 +159,3 @@ class RunObservers:
         if not other:
             act()
         return done
-
-
-def _status(error: BaseException | None) -> tuple[str, str | None]:
-    """Return (status, one line of explanation) of a run that ended with `error`."""
-    if error is None:
-        return "ok", None
-    why = (str(error) or type(error).__name__).splitlines()[0]
-    if isinstance(error, KeyboardInterrupt):  # an aborted run ends with one
-        return "killed", "interrupted"
-    return ("diverged" if isinstance(error, Diverged) else "failed"), why

@@ -111,12 +111,18 @@ def test_a_monitor_that_comes_late_and_a_shared_timeline_miss_nothing(make: Make
     assert timeline.runs == 2
     for run in (0, 1):
         assert timeline.save_csv(tmp_path / f"{run}.csv", run=run).read_text().count("\n") > 50
+    began = time.monotonic()
     run = make(timeline=lambda record, at: records.append(record), name=None).run()
     state = run.join()
+    took = round(time.monotonic() - began, 3) + 0.001
+    time.sleep(0.2)
     monitor = ddp.Monitor(2)
     run.setup_monitor(monitor)
     kept = pieces(monitor.save_html(tmp_path / "page.html"))
     assert kept["row"]["status"] == "ok"
+    times = kept["about"]["result"]["time_s"]
+    assert times["startup"] >= 0, "it began before the monitor came"
+    assert 0 < times["train"] <= times["total"] <= took, "and ended before it"
     assert [epoch["epoch"] for epoch in kept["live"]["epochs"]] == [0, 1]
     assert kept["about"]["graph"]["nodes"][0]["type"] == "Linear"
     config = dict(kept["about"]["config"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,12 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import CyclicLR, MultiStepLR, OneCycleLR, ReduceLROnPlateau
 
 import ddp
-from ddp.monitor.track import RunTrack
+from ddp.core.messages.events import Memory, Slice
+from ddp.monitor.monitor import _finish_all as finish_all
+from ddp.monitor.track import RunSubject, RunTrack
+from ddp.process.codec import encode
 from tests.api.conftest import Make
-from tests.api.watched import check_timeline, pieces
+from tests.api.watched import check_timeline, of_page, pieces
 from tests.graph.several import backward, on
 from tests.runtime import toy
 
@@ -86,6 +90,40 @@ def test_a_loop_of_ones_own_may_have_several_ranks(tmp_path: Path) -> None:
     assert min(event["dur"] for event in events if event["name"] == "forward") >= 9e3
     assert len(names) == 3
     check_timeline(timeline, tmp_path, {"forward"}, {0, 1})
+
+
+@pytest.mark.parametrize(
+    ("error", "end"),
+    [
+        (RuntimeError("no more\nat all"), ("failed", "no more")),
+        (KeyboardInterrupt(), ("killed", "interrupted")),
+        (ddp.Diverged("the loss is nan"), ("diverged", "the loss is nan")),
+        (SystemExit("enough"), ("failed", "enough")),
+        (SystemExit(0), ("ok", None)),
+    ],
+)
+@pytest.mark.parametrize("caught", [True, False])
+def test_a_loop_that_raises_ends_with_its_error(
+    error: BaseException, end: tuple[str, str | None], caught: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended on the page as `ok`, with a full bar."""
+
+    def train(monitor: ddp.Monitor) -> None:
+        monitor.log(0, 0.1, loss=1.0)
+        raise error
+
+    if caught:
+        with pytest.raises(type(error)), ddp.Monitor(epochs=4) as monitor:
+            train(monitor)
+    else:
+        monitor = ddp.Monitor(epochs=4)
+        monitor.log(0, 0.1, loss=1.0)
+        monkeypatch.delattr(sys, "ps1", raising=False)
+        monkeypatch.setattr(sys, "last_value", error, raising=False)  # as at the end of the process
+        finish_all()
+    shown = pieces(monitor.save_html(tmp_path / "page.html"))
+    assert (shown["row"]["status"], shown["about"]["result"]["error"]) == end
+    assert (shown["row"]["progress"] == 1.0) is (end[0] == "ok")
 
 
 @pytest.mark.parametrize("watched", [True, False])
@@ -190,6 +228,41 @@ def test_a_full_disk_ends_what_is_measured_beside_and_not_the_loop(
     with pytest.raises(OSError, match="No space"):
         timeline.stop()
     assert said == "ddp-timeline: measures no more: [Errno 28] No space left on device\n"
+
+
+def test_a_look_at_one_kind_of_records_leaves_the_others_for_later(tmp_path: Path) -> None:
+    """What a live look passed over was lacking in the end: all slices but those of the last half second."""
+    lines = [encode(Slice(1.0, 0, "forward", 0.5)), encode(Memory(2.0, 0, 1 << 20, 1.0))]
+    (tmp_path / "slices-0.jsonl").write_bytes(b"".join(line + b"\n" for line in lines))
+    track = RunTrack(RunSubject("m", "solo", ("cpu",)))
+    track.collect(tmp_path, kinds=(b'{"type":"Memory"',))
+    assert track.lines() == lines[1:]
+    for _ in range(2):
+        track.collect(tmp_path)
+        assert track.lines() == lines
+
+
+def test_runs_that_have_ended_keep_no_open_files(tmp_path: Path) -> None:
+    """Each had one, until the process could open no more."""
+    folder = Path("/proc/self/fd") if Path("/proc/self/fd").is_dir() else Path("/dev/fd")
+    count, subject = len(list(folder.iterdir())), RunSubject("m", "solo", ("cpu",))
+    monitor, timeline = ddp.Monitor(1), ddp.Timeline()
+    for place in range(20):
+        monitor.watch(nn.Linear(2, 2))
+        monitor.log(0, 0.1, loss=float(place))
+        track = timeline.begin(subject)
+        track(Slice(1.0, 0, "forward", 0.1 * place), 1.0)
+        timeline.end(track)
+    monitor.finish()
+    timeline.stop()
+    assert len(list(folder.iterdir())) < count + 10
+    text = monitor.save_html(tmp_path / "page.html").read_text()
+    bodies = [piece["body"] for piece in of_page(text) if piece["kind"] == "row"]
+    assert sorted(body["loss"] for body in bodies) == [float(place) for place in range(20)]
+    late = Slice(0.5, 0, "backward", 0.1)
+    track(late, 0.5)
+    assert track.lines() == [encode(late, 0.5), encode(Slice(1.0, 0, "forward", 0.1 * 19), 1.0)]
+    assert timeline._runs[3].lines() == [encode(Slice(1.0, 0, "forward", 0.1 * 3), 1.0)]
 
 
 class Scaled(nn.Module):

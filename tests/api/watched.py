@@ -11,10 +11,14 @@ import ddp
 
 def pieces(page: Path) -> dict[str, Any]:
     """What an exported page holds of its only run, by kind."""
-    text = page.read_text()
+    return {piece["kind"]: piece["body"] for piece in of_page(page.read_text())}
+
+
+def of_page(text: str) -> list[dict[str, Any]]:
+    """The pieces that an exported page holds."""
     start = text.index('{"root":')
-    found = json.JSONDecoder().raw_decode(text[start:].replace("\\u003c", "<"))[0]["pieces"]
-    return {piece["kind"]: piece["body"] for piece in found}
+    pieces: list[dict[str, Any]] = json.JSONDecoder().raw_decode(text[start:].replace("\\u003c", "<"))[0]["pieces"]
+    return pieces
 
 
 def check_timeline(timeline: ddp.Timeline, folder: Path, kinds: set[str], ranks: set[int]) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.base.paths import BASELINES
+from bench.base.paths import BASELINES, judged_by
 from bench.base.usage import file_of, path_of, there
 from bench.command.parser import verb_parser
 
@@ -32,16 +33,30 @@ def dashboard(arguments: list[str], runs: Path) -> int:
     options = parser.read(arguments)
     from bench.dashboard import command
 
-    judge = _judge(options.baseline)
+    judge, stamp = _judge(options.baseline), partial(stamp_of, options.baseline)
     if options.socket is not None:
-        return command.attend(options.path, options.socket, judge, options.private)
-    return command.serve(options.path, options.host, options.port, judge)
+        return command.attend(options.path, options.socket, judge, stamp, options.private)
+    return command.serve(options.path, options.host, options.port, judge, stamp)
 
 
 def _judge(baseline: Path) -> Callable[[Sequence[Cell]], dict[str, dict[str, Any]]]:
     from bench.command.printed.cell_verdict import cell_verdicts
 
     return lambda cells: cell_verdicts(cells, baseline)
+
+
+def stamp_of(baseline: Path) -> list[tuple[str, tuple[int, int]]]:
+    """Return what changes with the baselines that runs are compared with, and with the known failures beside them."""
+    from bench.dashboard.tree import mark
+    from bench.validate.baselines.folder import files
+    from bench.validate.expected import FILE
+
+    try:
+        folders = [(path, path if path.is_dir() else path.parent) for path in judged_by(baseline)]
+        read = [file for path, folder in folders for file in (*files(path)[0], folder / FILE)]
+    except OSError:  # whoever judges says that they cannot be read
+        return []
+    return [(str(file), mark(file)) for file in read]
 
 
 def _dashboard_export(arguments: list[str]) -> int:

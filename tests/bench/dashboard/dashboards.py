@@ -52,10 +52,10 @@ class Server(uvicorn.Server):
 
 
 @contextmanager
-def serving(root: Path, port: int = 0) -> Iterator[int]:
+def serving(root: Path, port: int = 0, **judging: Any) -> Iterator[int]:
     """The port of a server over `root`."""
     listening = listen("127.0.0.1", port)
-    app = server.app(root, poll_s=0.05)
+    app = server.app(root, poll_s=0.05, **judging)
     runner = Server(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=2))
     app.state.closing = lambda: runner.should_exit
     thread = threading.Thread(target=runner.run, kwargs={"sockets": [listening]})

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from bench.dashboard import tree
-from bench.dashboard.board import ABOUT, LIVE, ROW, RunBoard
+from bench.dashboard.about import RUNNING, RunCard
+from bench.dashboard.board import ABOUT, LIVE, ROW, RunBoard, whole
 from bench.results.journal import Journal
 from bench.results.live.history import RunHistory
 from bench.results.live.tail import Tail
@@ -80,6 +85,37 @@ def test_a_run_is_found_while_it_lasts_and_after_under_one_name(tmp_path: Path) 
     live = {piece.key: json.loads(piece.text) for piece in board.since(0, [key]) if piece.kind == LIVE}
     assert live[key]["samples"] == 10
     assert any("metrics.json: missing" in note for note in live[key]["notes"])
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_a_page_over_one_run_has_it_while_it_lasts(tmp_path: Path, before: bool) -> None:
+    """Its hidden folder lies beside the place that was asked for, and nothing was shown."""
+    if before:
+        begin(tmp_path).commit("failed")
+    begin(tmp_path, "w2-s0-abc-7")  # another run, whose name begins alike
+    writer = begin(tmp_path)
+    place = tmp_path / "mlp" / "nccl_cadence" / "w2-s0-abc"
+    (found,) = tree.scan(place).values()
+    assert (found.key, found.folder, found.running) == ("w2-s0-abc", writer.path, True)
+    (row,) = [json.loads(piece.text) for piece in whole(place) if piece.kind == ROW]
+    assert (row["key"], row["status"]) == ("w2-s0-abc", "running")
+
+
+@pytest.mark.parametrize(
+    ("config", "mode"),
+    [
+        ({"mode": "graph"}, "graph"),
+        ({"engine": "elche", "policy": {"name": "cadence"}, "backend": "nccl"}, "nccl_cadence"),
+        ({"engine": "solo", "policy": None, "backend": None}, "solo"),
+        ({"engine": "elche", "policy": {"name": ["cadence"]}, "backend": "zero1"}, "zero1"),
+        ({"engine": 7, "mode": {}}, ""),
+        ({}, ""),
+    ],
+)
+def test_a_running_run_has_its_mode_over_a_folder_below_the_tree(config: dict[str, Any], mode: str) -> None:
+    card = RunCard("w2-s0-abc", RUNNING, {"model": "mlp", "world_size": 2, **config})
+    assert card.name == ("mlp", mode, "w2-s0-abc")
+    assert replace(card, key="mlp/other/w2-s0-abc").name[1] == (mode or "other")
 
 
 def test_a_run_that_is_trained_again_is_shown_as_it_is_now(tmp_path: Path) -> None:

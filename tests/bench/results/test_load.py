@@ -6,11 +6,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import bench
 from bench.results.runfolder import CONFIG, EVENTS, find_runs
+from ddp.core.messages.events import Resumed
+from ddp.process.codec import encode
 from tests.bench.streams import make_spec, write_run
 
 
@@ -48,6 +51,24 @@ def test_rows_for_epochs_ranks_and_events(runs: Path) -> None:
     trained = events[events.type == "Progress"].groupby("path").samples.sum()
     assert list(trained) == [run.metrics.samples for run in found]
     assert events.since_s.min() == 0
+
+
+def test_a_column_of_a_row_is_not_replaced_by_a_field_of_its_record(runs: Path) -> None:
+    """The seconds since the launch were a list in the row of a resumption."""
+    found, _ = find_runs(runs)
+    first = events_of(found[0].path / EVENTS)[0]["at"]
+    resumed = Resumed(first + 7.0, 1, 2, 64, "elsewhere", since_s=(3.0, 0.5))
+    with (found[0].path / EVENTS).open("ab") as file:
+        file.write(encode(resumed, first + 7.0) + b"\n")
+    events = bench.load(runs, what="events")
+    assert events.since_s.dtype == float
+    (row,) = events[events.type == "Resumed"].to_dict("records")
+    assert row["since_s"] == pytest.approx(7.0)
+    assert row["record.since_s"] == [3.0, 0.5]
+
+
+def events_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def test_what_cannot_be_read_is_left_out_with_a_warning(runs: Path) -> None:
