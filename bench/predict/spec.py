@@ -91,6 +91,7 @@ def otherwise(cell: PredictedCell, calibration: Calibration) -> list[str]:
     slower = min(speeds, default=1.0) < slowest
     before, now = policy_settings(spec), dict(cell.settings)
     changed = [name for name in before | now if before.get(name) != now.get(name)]
+    alone = _unlinked(cell, calibration)
     lines = {
         "other links: by the cost model": other_links(cell, calibration),
         f"policy {cell.policy}: what averages cost is that of {spec.policy}": cell.policy != spec.policy,
@@ -98,7 +99,7 @@ def otherwise(cell: PredictedCell, calibration: Calibration) -> list[str]:
         _drawn(cell, step_s_of(calibration)): cell.steps is not None,
         f"slower ranks than the calibrated {slowest:g}" if slower else "other speeds": speeds != as_run,
         "healed: step times of the fastest rank": bool(cell.healed) and speeds == as_run,
-        _unlinked(cell, calibration): bool(_unlinked(cell, calibration)),
+        alone: bool(alone),
     }
     return [line for line, holds in lines.items() if holds]
 

@@ -150,14 +150,10 @@ class Cell:
         """Those of `one_each` whose speed was measured. Figures on time use these."""
         return [metrics for metrics in self.one_each if metrics.timing]
 
-    @property
-    def unbroken(self) -> list[Metrics]:
-        """Those of `one_each` that were not resumed: of the others only the last part was measured. Totals use these."""
-        return [metrics for metrics in self.one_each if metrics.resumed is None]
-
     def total(self, value: Callable[[Metrics], float | None]) -> float | None:
-        """Return the mean of `value`, a sum over a whole run, over the seeds that finished and were not resumed."""
-        return Sample.of([value(metrics) for metrics in self.unbroken]).mean
+        """Return the mean of `value`, a sum over a whole run, over the seeds that finished and were not resumed: of the
+        others only the last part was measured."""
+        return Sample.of([value(metrics) for metrics in self.one_each if metrics.resumed is None]).mean
 
     @property
     def is_solo(self) -> bool:

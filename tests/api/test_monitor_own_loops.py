@@ -79,8 +79,9 @@ def test_a_loop_of_ones_own_may_have_several_ranks(tmp_path: Path) -> None:
         for rank in (0, 1, 0):
             with timeline.measure("forward", rank):
                 time.sleep(0.01)
-    for wrong in (-1, "a", True, 1.0, 5000):
-        with pytest.raises(ValueError, match="rank="), timeline.measure("forward", rank=wrong):  # type: ignore[arg-type]
+    given: list[Any] = [-1, "a", True, 1.0, 5000]
+    for wrong in given:
+        with pytest.raises(ValueError, match="rank="), timeline.measure("forward", rank=wrong):
             pass
     events = json.loads(timeline.save_json(tmp_path / "timeline.json").read_text())["traceEvents"]
     names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
