@@ -8,7 +8,10 @@ import pickle
 import signal
 import tempfile
 import time
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +39,7 @@ from ddp.replica.task import Job
 BATCH, DEADLINE_S = 8, 4.0
 EPOCHS, SHORT = 16, 6
 """Epochs of a run in which a rank should return, and of any other run."""
-LIMIT_S = 300
+LIMIT_S, LOOK_S = 300, 0.02
 LATER = 60
 """Steps of a rank after which checkpoints exist to resume from."""
 FAULTS = injected(PAUSE_S, SLOW) | {
@@ -120,14 +123,18 @@ def run(job: Job, engine: str) -> Ended:
     return records, "ok", ""
 
 
-def aside(job: Job, engine: str, folder: Path) -> tuple[Ended | None, str]:
+def aside(job: Job, engine: str, folder: Path, below: set[psutil.Process] | None = None) -> tuple[Ended | None, str]:
     """Run a job in a process of its own, which may be killed or stopped. Return the result of `run`, or None and how
-    the process ended. It is forked from the same fork server as ranks, so it imports nothing."""
+    the process ended. It is forked from the same fork server as ranks, so it imports nothing. To `below` are added the
+    processes that it starts."""
     (folder / "job").write_bytes(pickle.dumps((job, engine)))
     child = forkserver.warm(job.preload).Process(target=run_stored, args=(str(folder),))
     with forkserver.script_left_alone():
         child.start()
-    child.join(LIMIT_S)
+    if below is None:
+        child.join(LIMIT_S)
+    else:
+        _followed(child, below)
     if child.exitcode is None:
         child.kill()
         child.join()
@@ -138,6 +145,16 @@ def aside(job: Job, engine: str, folder: Path) -> tuple[Ended | None, str]:
         return None, KILLED
     left = folder / "error"
     return None, f"exit code {child.exitcode}: {left.read_text()[-200:] if left.exists() else 'without a word'}"
+
+
+def _followed(child: BaseProcess, below: set[psutil.Process]) -> None:
+    """Wait for the end of `child`, at most LIMIT_S, and add to `below` the processes that it has meanwhile: they have
+    other parents once it is killed."""
+    until = time.monotonic() + LIMIT_S
+    while child.exitcode is None and time.monotonic() < until:
+        with suppress(psutil.NoSuchProcess):
+            below |= set(psutil.Process(child.pid).children(recursive=True))
+        child.join(LOOK_S)
 
 
 def run_stored(folder: str) -> None:
@@ -189,31 +206,37 @@ def _reported(records: Timed) -> int:
 def _killed(cell: FaultCell, size: int, folder: Path, job: Job) -> FaultResult:
     """Run the coordinator, or all ranks, in a process of its own, which a rank kills."""
     mode = MODES[cell.mode]
-    _, words = aside(job, mode.engine, folder)
+    below: set[psutil.Process] = set()
+    _, words = aside(job, mode.engine, folder, None if mode.one_process else below)
     note = note_of(job.scratch, 0)
     if words != KILLED or note is None:
         return FaultResult(cell, PROCESSES, size, "", None, error=words or "it was not killed")
     if mode.one_process:
         return _resumed(cell, size, folder, job, f"the process of all ranks {KILLED}")
-    outlived_s = _outlived_s(note.pid)
-    if outlived_s is None:
-        return FaultResult(cell, PROCESSES, size, "", None, error=f"rank process {note.pid} outlives the coordinator")
-    happened = f"the coordinator {KILLED}; its rank was gone {outlived_s:.2f} s later"
+    with suppress(psutil.NoSuchProcess):
+        below.add(psutil.Process(note.pid))
+    outlived_s, left = _outlived_s(below)
+    if left:
+        error = f"these processes outlive the coordinator: {', '.join(map(str, left))}"
+        return FaultResult(cell, PROCESSES, size, "", None, error=error)
+    happened = f"the coordinator {KILLED}; its {len(below)} processes were gone {outlived_s:.2f} s later"
     return _resumed(cell, size, folder, job, happened)
 
 
-def _outlived_s(pid: int) -> float | None:
-    """Return the seconds by which a rank outlives its coordinator; None: more than the deadline."""
-    began = time.monotonic()
-    while time.monotonic() - began < DEADLINE_S:
-        try:
-            gone = psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            gone = True
-        if gone:
-            return time.monotonic() - began
+def _outlived_s(below: Iterable[psutil.Process]) -> tuple[float, list[int]]:
+    """Return the seconds until all these processes were gone, and the PIDs of those that live after the deadline."""
+    began, left = time.monotonic(), [process for process in below if _lives(process)]
+    while left and time.monotonic() - began < DEADLINE_S:
         time.sleep(0.01)
-    return None
+        left = [process for process in left if _lives(process)]
+    return time.monotonic() - began, sorted(process.pid for process in left)
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _corrupted(cell: FaultCell, size: int, folder: Path, job: Job) -> FaultResult:

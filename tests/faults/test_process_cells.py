@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from bench.faults import processes
@@ -62,8 +68,29 @@ def test_no_phase_or_kind_of_that_name() -> None:
         PhaseFault(0, "lunch", "crash")
 
 
-def test_a_rank_that_outlives_its_coordinator_is_no_documented_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_outlives_its_coordinator_is_no_documented_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was written down as what happened, and a rank that ended between two looks ended the campaign."""
     monkeypatch.setattr(processes, "DEADLINE_S", 0.1)
-    assert processes._outlived_s(os.getpid()) is None
-    assert processes._outlived_s((1 << 22) + 1) == pytest.approx(0.0, abs=0.1)
+    gone = psutil.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    assert processes._outlived_s({psutil.Process(), gone})[1] == [os.getpid()]
+    assert processes._outlived_s({gone}) == (pytest.approx(0.0, abs=0.1), [])
+
+
+def test_all_processes_of_a_killed_coordinator_are_looked_for() -> None:
+    """Only rank 0 was, which had killed it."""
+    below: set[psutil.Process] = set()
+    coordinator = multiprocessing.get_context("spawn").Process(target=_start_and_be_killed)
+    coordinator.start()
+    processes._followed(coordinator, below)
+    assert coordinator.exitcode == -signal.SIGKILL
+    (left,) = below
+    assert left.is_running()
+    left.kill()
+    assert processes._outlived_s(below)[1] == []
+
+
+def _start_and_be_killed() -> None:
+    subprocess.Popen(["sleep", "60"])
+    time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGKILL)
