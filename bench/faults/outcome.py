@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bench.faults.meaning import FaultCell, FaultOutcome, documented
-from ddp.core.messages.commands import Abort, Drop
+from ddp.core.messages.commands import Abort, CoordinatorCheckpoint, Drop
 from ddp.core.messages.events import AverageFailed, Failed, Lost, Merged, Progress
 from ddp.core.messages.join_events import Joined
+from ddp.core.samples.spans import Spans
 
 Timed = Sequence[tuple[float, Any]]
 """(seconds, record) in order of time."""
@@ -17,7 +18,8 @@ Timed = Sequence[tuple[float, Any]]
 
 @dataclass(frozen=True)
 class FaultResult:
-    """The result of one played cell. Seconds count from the first hit; None: it never happened, or does not apply."""
+    """The result of one played cell. Seconds count from the first hit, of a resumed run from its resumption; None: it
+    never happened, or does not apply."""
 
     cell: FaultCell
     world: str
@@ -31,8 +33,8 @@ class FaultResult:
     """Until ranks that were not hit reported work again; if all were hit, until any rank did."""
     full_s: float | None = None
     """Until every rank that was hit reported work again."""
-    repeated: int = 0
-    """Samples that had to be trained again."""
+    repeated: int | None = 0
+    """Samples that had to be trained again; None: what was trained is not known, as the coordinator was killed."""
     missing: int = 0
     """Samples of the run that are not in the final model."""
     error: str = ""
@@ -101,16 +103,27 @@ def _works(records: Timed, rank: int, since: float) -> float | None:
     return next((at for at, record in of_rank if at > begin and isinstance(record, Progress) and record.samples), None)
 
 
-def missing(records: Timed, samples: int, epochs: int) -> int:
-    """Return how many samples of all epochs are missing in the model; negative: some are in it more than once."""
+def missing(trained: Iterable[tuple[int, Spans]], samples: int, epochs: int) -> int:
+    """Return how many samples of all epochs are not among those trained: (epoch, spans); negative: some are more than
+    once."""
     counts = [bytearray(samples) for _ in range(epochs)]
-    for _, record in records:
-        if isinstance(record, Merged):
-            for start, stop in record.spans:
-                for position in range(start, stop):
-                    counts[record.epoch][position] += 1
+    for epoch, spans in trained:
+        for start, stop in spans:
+            for position in range(start, stop):
+                counts[epoch][position] += 1
     more = sum(count - 1 for epoch in counts for count in epoch if count)
     return -more if more else sum(epoch.count(0) for epoch in counts)
+
+
+def merged(records: Timed) -> Iterator[tuple[int, Spans]]:
+    """Yield (epoch, spans) of what came into the model."""
+    return ((record.epoch, record.spans) for _, record in records if isinstance(record, Merged))
+
+
+def merged_before(saved: CoordinatorCheckpoint) -> Iterator[tuple[int, Spans]]:
+    """Yield (epoch, spans) of what is in the model of a checkpoint."""
+    begun = {ledger.epoch: ledger.merged for ledger in saved.ledgers}
+    return ((epoch, begun.get(epoch, ((0, saved.epoch_samples),))) for epoch in range(saved.begun))
 
 
 def outcome(records: Timed, status: str) -> FaultOutcome:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -20,14 +21,23 @@ import psutil
 from bench.faults import exercise
 from bench.faults.meaning import PROCESSES, WHOLE, FaultCell, FaultOutcome, chosen, documented, injected
 from bench.faults.modes import MODES
-from bench.faults.outcome import FaultResult, Timed, full_strength, missing, noticed, outcome, went_on
+from bench.faults.outcome import (
+    FaultResult,
+    Timed,
+    full_strength,
+    merged,
+    merged_before,
+    missing,
+    noticed,
+    outcome,
+    went_on,
+)
 from bench.faults.process_proofs import PAUSE_S, SLOW, note_of, proof
 from ddp import regular_files
 from ddp.backends import preload_of
 from ddp.checkpoint import checkpoint
 from ddp.core.errors import EngineError
-from ddp.core.messages.events import Merged, Progress
-from ddp.core.samples.spans import measure
+from ddp.core.messages.events import Progress
 from ddp.core.settings.averaging import Averaging
 from ddp.core.settings.checkpoints import Checkpointing
 from ddp.core.settings.faults import PhaseFault
@@ -180,7 +190,7 @@ def _played(cell: FaultCell, size: int, job: Job) -> FaultResult:
     happened = proof(cell, records, job.scratch, hit, status, error)
     notes = [note for rank in hit if (note := note_of(job.scratch, rank)) is not None]
     since = min((note.at for note in notes), default=0.0)
-    ended, absent = what is FaultOutcome.ENDED, missing(records, exercise.SAMPLES, job.epochs)
+    ended, absent = what is FaultOutcome.ENDED, missing(merged(records), exercise.SAMPLES, job.epochs)
     planned = exercise.SAMPLES * job.epochs
     if mode.one_rank:  # without a ledger, the reported samples count as trained
         absent = planned - _reported(records)
@@ -240,22 +250,27 @@ def _lives(process: psutil.Process) -> bool:
 
 
 def _corrupted(cell: FaultCell, size: int, folder: Path, job: Job) -> FaultResult:
-    """Let a run end, change a byte in parts of its last checkpoint, and resume."""
-    run(job, MODES[cell.mode].engine)
+    """Let a run end by an error, change a byte in parts of its last checkpoint, and resume."""
+    records, status, _ = run(replace(job, restarts=0), MODES[cell.mode].engine)
     latest, _ = checkpoint.find(folder / "checkpoints")
-    if latest is None:
-        return FaultResult(cell, PROCESSES, size, "", None, error="the run left no checkpoint")
+    if latest is None or status == "ok":
+        error = "the run left no checkpoint" if latest is None else "the run trained everything"
+        return FaultResult(cell, PROCESSES, size, "", None, error=error)
     for rank in (0,) if MODES[cell.mode].one_rank else chosen(cell.ranks, size):
         part = latest.path / checkpoint.rank_file(rank)
         content = bytearray(regular_files.content(part))
         content[len(content) // 2] ^= 1
         part.write_bytes(bytes(content))
     _, problems = checkpoint.find(folder / "checkpoints")
-    return _resumed(cell, size, folder, job, problems[0].replace(f"{folder}/", "") if problems else "")
+    happened = problems[0].replace(f"{folder}/", "") if problems else ""
+    return _resumed(cell, size, folder, job, happened, _reported(records))
 
 
-def _resumed(cell: FaultCell, size: int, folder: Path, job: Job, happened: str) -> FaultResult:
-    """Resume from the latest complete checkpoint, if there is one."""
+def _resumed(
+    cell: FaultCell, size: int, folder: Path, job: Job, happened: str, before: int | None = None
+) -> FaultResult:
+    """Resume from the latest complete checkpoint, if there is one. `before`: samples that the first run reported; None:
+    its records are lost."""
     source, _ = checkpoint.find(folder / "checkpoints")
     if source is None:
         return FaultResult(
@@ -268,8 +283,11 @@ def _resumed(cell: FaultCell, size: int, folder: Path, job: Job, happened: str) 
     records, status, error = run(again, MODES[cell.mode].engine)
     if status != "ok":
         return FaultResult(cell, PROCESSES, size, happened, FaultOutcome.ENDED, error=error)
-    merged = sum(measure(record.spans) for _, record in records if isinstance(record, Merged))
-    trained = _reported(records) if MODES[cell.mode].one_rank else merged
-    absent = exercise.SAMPLES * job.epochs - source.coordinator.samples - trained
+    saved, planned, reported = source.coordinator, exercise.SAMPLES * job.epochs, _reported(records)
+    if MODES[cell.mode].one_rank:  # without a ledger
+        absent = planned - saved.samples - reported
+    else:
+        absent = missing(chain(merged_before(saved), merged(records)), exercise.SAMPLES, job.epochs)
     full = full_strength(records, range(job.world_size), began)
-    return FaultResult(cell, PROCESSES, size, happened, FaultOutcome.RESUMED, on_s=full, full_s=full, missing=absent)
+    repeated = None if before is None else before + reported - planned
+    return FaultResult(cell, PROCESSES, size, happened, FaultOutcome.RESUMED, None, full, full, repeated, absent)

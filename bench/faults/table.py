@@ -66,7 +66,8 @@ def _kinds(results: Sequence[FaultResult]) -> list[str]:
 def costs(results: Sequence[FaultResult]) -> tuple[str, ...]:
     """Return times and costs of runs that did not end, under the heads of `COSTS`."""
     times = (_spread(getattr(result, name) for result in results) for name in ("notice_s", "on_s", "full_s"))
-    repeated = f"{median(result.repeated for result in results):.0f} / {max(result.repeated for result in results)}"
+    known = [result.repeated for result in results if result.repeated is not None]
+    repeated = f"{median(known):.0f} / {max(known)}" if known else "-"
     return str(len(results)), *times, repeated, str(sum(result.missing for result in results))
 
 

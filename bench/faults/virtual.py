@@ -8,7 +8,7 @@ from typing import Any
 from bench.faults.meaning import VIRTUAL, FaultCell, FaultOutcome, chosen
 from bench.faults.modes import MODES, FaultMode
 from bench.faults.moments import LAG_S, PAUSE_S, SLOW, Striker
-from bench.faults.outcome import FaultResult, full_strength, missing, noticed, outcome, went_on
+from bench.faults.outcome import FaultResult, full_strength, merged, missing, noticed, outcome, went_on
 from ddp.core.messages.commands import Abort, Drop
 from ddp.core.messages.events import Failed, Lost, Saved
 from ddp.core.settings.checkpoints import Checkpointing
@@ -73,7 +73,7 @@ def _result(cell: FaultCell, size: int, simulation: Simulation, striker: Striker
     since, hit = min(striker.struck.values(), default=0.0), striker.hit
     whole = simulation.world.samples * EPOCHS
     trained = sum(entry.batch.samples for entry in simulation.trained)
-    absent = missing(records, simulation.world.samples, EPOCHS)
+    absent = missing(merged(records), simulation.world.samples, EPOCHS)
     reason = next((record.reason for _, record in records if isinstance(record, Abort)), "")
     return FaultResult(
         cell,

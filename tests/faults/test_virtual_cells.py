@@ -10,10 +10,11 @@ import pytest
 from bench.faults import moments, virtual
 from bench.faults.meaning import VIRTUAL, FaultCell, FaultOutcome, cells, meaningless
 from bench.faults.modes import MODES
-from bench.faults.outcome import FaultResult, full_strength, missing, noticed, went_on
-from ddp.core.messages.commands import Drop
+from bench.faults.outcome import FaultResult, full_strength, merged, merged_before, missing, noticed, went_on
+from ddp.core.messages.commands import CoordinatorCheckpoint, Drop
 from ddp.core.messages.events import Lost, Merged, Progress
 from ddp.core.messages.join_events import Joined
+from ddp.core.samples.ledger import Ledger
 from tests.slow import every, slow
 
 VIRTUAL_MODES = [name for name in MODES if not all(meaningless(cell, VIRTUAL) for cell in cells([name]))]
@@ -85,9 +86,17 @@ def test_seconds_and_samples_are_read_from_records() -> None:
     assert went_on(records(), (1,), 2, 2.0) == 1.0
     assert full_strength(records(), (1,), 2.0) == 3.0
     assert full_strength(records()[:5], (1,), 2.0) is None
-    assert (missing(records(), 8, 1), missing(records(), 10, 1)) == (0, 2)
+    assert (missing(merged(records()), 8, 1), missing(merged(records()), 10, 1)) == (0, 2)
     twice = [*records(), (7.0, Merged(7.0, 0, 0, ((0, 1),)))]
-    assert missing(twice, 8, 1) == -1
+    assert missing(merged(twice), 8, 1) == -1
+
+
+def test_what_a_checkpoint_contains_is_counted_as_trained() -> None:
+    """One sample twice and another never were taken for none missing."""
+    open_epoch = Ledger(1, 8, ((6, 8),), (), ((0, 6),))
+    saved = CoordinatorCheckpoint(8, 2, (open_epoch,), 3, 1, None, None)
+    for span, expected in ((6, 8), 0), ((6, 7), 1), ((5, 7), -1):
+        assert missing([*merged_before(saved), (1, (span,))], 8, 2) == expected
 
 
 def test_what_is_played_is_the_same_again() -> None:

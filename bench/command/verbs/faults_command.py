@@ -37,8 +37,9 @@ HEAD = (
     "*Went on*: without the lost ranks. *Ended*: with an error. *Resumed*: a second run continued from a checkpoint. In all",
     "but *ended*, every sample is in the model exactly once. *No meaning*: cannot happen in this mode. Times are seconds",
     "after the fault: until it was *noticed*, until other ranks worked again (*going on*), until all did (*full strength*);",
-    "median / worst, as are the samples trained again (*repeated*). Resumed runs are among them. Virtual: a step takes 1 s,",
-    "a start 2 s, the deadline is 20 s. Processes: steps of 4 ms, a deadline of 4 s.",
+    "median / worst, as are the samples trained again (*repeated*). Resumed runs are among them, timed from when they are",
+    "resumed; what a run trained whose coordinator was killed is not known. Virtual: a step takes 1 s, a start 2 s, the",
+    "deadline is 20 s. Processes: steps of 4 ms, a deadline of 4 s.",
     "",
 )
 """Name of the table's file, and its first lines."""
