@@ -1,0 +1,45 @@
+"""What measurements count, and when their commands fail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.slowness import MISSED, RIGHT, SHORT_LIVED, SlowPhase, judged
+from ddp.core.messages.commands import Plan
+from ddp.core.messages.event_parts import WorkSeconds
+from ddp.core.messages.events import Progress
+from ddp.process.codec import encode
+
+BEGINS, LONG = 6, 50
+"""Steps of a rank: when its phase begins, and a length beyond the end of the run."""
+
+
+@pytest.mark.parametrize(
+    ("lasts", "windows", "factor", "outcome"),
+    [
+        (LONG, 5, 1.0, MISSED),
+        (LONG, 5, 3.0, RIGHT),
+        (LONG, 3, 1.0, MISSED),
+        (LONG, 2, 1.0, SHORT_LIVED),
+        (LONG, 2, 3.0, SHORT_LIVED),
+        (LONG, 0, 1.0, SHORT_LIVED),
+        (2, 9, 1.0, SHORT_LIVED),
+        (2, 9, 3.0, SHORT_LIVED),
+        (5, 9, 1.0, MISSED),
+    ],
+)
+def test_only_the_length_of_a_slow_phase_decides_whether_it_counts(
+    lasts: int, windows: int, factor: float, outcome: str, tmp_path: Path
+) -> None:
+    """One that nobody named was left out where its run ended in it, though many windows of it had passed; one that was too
+    short to be found counted where it was found."""
+    records: list[object] = [Plan((1, 1), (0, 0), False, 0, True, 1, "")]
+    for at in range(BEGINS + windows):
+        for rank in range(2):
+            times = factor if rank == 1 and BEGINS <= at < BEGINS + lasts else 1.0
+            work = WorkSeconds(0.05, 0.15 * times)
+            records.append(Progress(float(at), rank, 0, 1, 100, 0.5, 0.0, 0.1, work=work))
+    (tmp_path / "events.jsonl").write_bytes(b"\n".join(map(encode, records)))
+    assert list(judged(tmp_path, [SlowPhase(1, BEGINS, lasts, "slow", factor)])) == [("slow", outcome)]
