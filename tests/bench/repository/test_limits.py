@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from benchmarks import rejoin
 from benchmarks.slowness import MISSED, RIGHT, SHORT_LIVED, SlowPhase, judged
 from ddp.core.messages.commands import Plan
 from ddp.core.messages.event_parts import WorkSeconds
@@ -43,3 +46,17 @@ def test_only_the_length_of_a_slow_phase_decides_whether_it_counts(
             records.append(Progress(float(at), rank, 0, 1, 100, 0.5, 0.0, 0.1, work=work))
     (tmp_path / "events.jsonl").write_bytes(b"\n".join(map(encode, records)))
     assert list(judged(tmp_path, [SlowPhase(1, BEGINS, lasts, "slow", factor)])) == [("slow", outcome)]
+
+
+@pytest.mark.parametrize(("kills", "code"), [((1.9, 1.9, 4.9), 0), ((2.1, 2.1, 2.1), 1), ((0.1, 0.1, 5.1), 1)])
+def test_a_return_to_full_strength_that_takes_too_long_fails(
+    kills: tuple[float, ...], code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command printed the limits and returned nothing, however long it took."""
+    seconds = iter(kills * len(rejoin.MODES))
+    runs = [SimpleNamespace(path=Path(mode) / str(seed)) for mode in rejoin.MODES for seed in range(len(kills))]
+    monkeypatch.setattr(rejoin.frame, "bench", lambda *words, **how: None)
+    monkeypatch.setattr(rejoin, "find_runs", lambda folder: (runs, []))
+    monkeypatch.setattr(rejoin, "stretches", lambda events: (next(seconds), 0.0, 0.0))
+    monkeypatch.setattr(sys, "argv", ["rejoin", "--models", "mlp"])
+    assert rejoin.main() == code
