@@ -40,8 +40,8 @@ FACTORS = (1.5, 4.0)
 WITHIN = 3
 """Windows in which a rank must be named."""
 RIGHT, AS_HOST, MISSED, FALSE, SHORT_LIVED = "right", "host", "missed", "false", "short"
-"""What comes of a phase, or of a naming without one. A phase that was over before so many windows ended is not judged unless
-it was named."""
+"""What comes of a phase, or of a naming without one. A phase is short, and not judged, if it or its run was over before so
+many windows ended, whether it was named or not."""
 
 
 @dataclass(frozen=True)
@@ -108,25 +108,24 @@ class WindowedFold(SlowFold):
 
 
 def judged(folder: Path, phases: list[SlowPhase]) -> Iterator[tuple[str, str]]:
-    """Yield (kind of the phase, what came of it) for each phase that came and lasted, and for each naming without one."""
+    """Yield (kind of the phase, what came of it) for each phase, and for each naming without one."""
     fold = WindowedFold()
     for line in (folder / "events.jsonl").read_bytes().splitlines():
         fold.add(decode(line))
     claimed = list[SlowRank]()
     for phase in phases:
         begin, end = fold.when(phase.rank, phase.step), fold.when(phase.rank, phase.step + phase.lasts)
-        if begin is None:
+        if begin is None:  # the run was over before it
+            yield phase.kind, SHORT_LIVED
             continue
         later = [at for at in fold.ends[phase.rank] if at > begin]
         until = later[min(WITHIN, len(later) - 1)] + 1e-9 if later else begin  # the first is in part before
         named = named_of(fold.ranks, phase.rank, begin, until, min(end or until, until))
         claimed += [*named, *later_of(fold.ranks, phase, until, end or until)]
-        if end is None and not named:
-            continue  # the run was over before three windows of it
         causes = [each.cause for each in named]
         found = RIGHT if CAUSE[phase.kind] in causes else AS_HOST if HOST in causes else MISSED
-        short = end is not None and sum(at <= end for at in later) < WITHIN
-        yield phase.kind, SHORT_LIVED if short and found == MISSED else found
+        short = sum(end is None or at <= end for at in later) < WITHIN
+        yield phase.kind, SHORT_LIVED if short else found
     yield from (("none", AS_HOST if each.cause == HOST else FALSE) for each in fold.ranks if each not in claimed)
 
 

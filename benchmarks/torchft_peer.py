@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -59,7 +59,7 @@ class Blow:
     """What one kill cost, seconds."""
 
     stall: float
-    """Longest stretch without a step, or a report, of a survivor around the kill."""
+    """Longest stretch without a step, or a report, of a survivor between the kill and full strength."""
     started: float
     """From the kill until the new process was there."""
     full: float
@@ -123,13 +123,19 @@ def _measured(folder: Path, killed: float, crashed: int) -> Blow:
     full = _together(folder, killed)[0]
     started = next(at for at, event, *_ in _notes(folder, VICTIM) if at > killed and event == "ready")
     survivors = [[note for note in _notes(folder, replica) if note[1] in ("step", "undone")] for replica in (0, 2)]
-    stall = max(b[0] - a[0] for own in survivors for a, b in pairwise(own) if a[0] < full and b[0] > killed)
+    stall = standstill([[note[0] for note in own] for own in survivors], killed, full)
     before = max(step for own in survivors for at, _, step, _, _ in own if at <= killed)
     if crashed >= REPLICAS - 1:  # nobody was left who knew
         return Blow(stall, started - killed, full - killed, before * REPLICAS * BATCH, crashed)
     away = sum(1 for at, event, _, who, _ in survivors[0] if killed < at < full and event == "step" and who < REPLICAS)
     undone = sum(1 for own in survivors for at, event, *_ in own if at > killed and event == "undone")
     return Blow(stall, started - killed, full - killed, (away + undone) * BATCH, crashed)
+
+
+def standstill(signs: Iterable[Sequence[float]], killed: float, full: float) -> float:
+    """Return the longest stretch between two signs of a survivor that was in part between the kill and full strength.
+    `signs`: their times, of each survivor."""
+    return max(b - a for own in signs for a, b in pairwise(own) if a < full and b > killed)
 
 
 def _notes(folder: Path, replica: int) -> list[tuple[float, str, int, int, int]]:
@@ -166,12 +172,7 @@ def ours(settings: Sequence[str], folder: Path, seed: int) -> Blow:
     there = next(record.at for record in records if isinstance(record, Joining))
     joined = next(record.at for record in records if isinstance(record, Joined))
     full = min(r.at for r in reports if r.rank == VICTIM and r.at > joined)
-    stall = max(
-        b - a
-        for rank in (0, 2)
-        for a, b in pairwise(r.at for r in reports if r.rank == rank)
-        if killed - 0.1 < b < killed + 5
-    )
+    stall = standstill([[r.at for r in reports if r.rank == rank] for rank in (0, 2)], killed, full)
     ledger = run.metrics.ledger
     assert ledger is not None
     return Blow(stall, there - killed, full - killed, 0 if ledger.exactly_once else -1)
