@@ -16,12 +16,12 @@ from bench.predict.spec import PER_RANK, policy_settings, predicted_spec, record
 from bench.results.analysis.stream import sort
 from bench.results.analysis.training import samples_per_s, train_seconds
 from bench.results.analyze import analyze
-from bench.results.runfolder import flat
+from bench.results.runfolder import flat, group_of
 from bench.results.schema import Metrics
 
 PLAYS = 3
 """Plays of a run's own cell."""
-SHARED = ("depth", "recipe", "train", "training", "data", "code")
+SHARED = ("depth", "recipe", "train", "training", "data", "code", "loader", "checkpoint", "audit", "profile")
 """Keys of a configuration in which runs must agree to be predicted from together; with one policy also `OF_POLICY`."""
 OF_POLICY = ("policy", "averaging")
 FREE = ("dir", "source", *PER_RANK)
@@ -102,10 +102,10 @@ def distinct(runs: Sequence[CalibratedRun]) -> list[CalibratedRun]:
 
 def grouped(runs: Sequence[CalibratedRun]) -> list[CalibratedCell]:
     """Group runs into cells, in order of their first runs."""
-    groups: dict[tuple[str | None, str], list[CalibratedRun]] = {}
+    groups: dict[tuple[object, ...], list[CalibratedRun]] = {}
     for run in runs:
-        spec = run.calibration.spec
-        groups.setdefault((spec.mode, spec.config_hash), []).append(run)
+        spec, alike = run.calibration.spec, _settings(run.calibration, SHARED)  # the hash leaves out some of these
+        groups.setdefault((spec.mode, spec.config_hash, *alike.items()), []).append(run)
     return [CalibratedCell(tuple(group)) for group in groups.values()]
 
 
@@ -124,7 +124,9 @@ def _settings(calibration: Calibration, keys: Sequence[str]) -> dict[str, str]:
     fixed = {"model": spec.model, "backend": str(spec.backend), "device": calibration.device.partition(":")[0]}
     given = {key: spec.config[key] for key in keys if key in spec.config}
     own = {name: text for name, text in flat(given) if name.rpartition(".")[2] not in FREE}
-    return fixed | own | {"cluster.step_s": f"{step_s_of(calibration):g}"}
+    compare = group_of(spec.config, "cluster").get("compare") or 0
+    cluster = {"step_s": f"{step_s_of(calibration):g}", "transport": calibration.transport, "compare": str(compare)}
+    return fixed | own | {f"cluster.{name}": text for name, text in cluster.items()}
 
 
 def shows_error(other: CalibratedCell, source: CalibratedCell) -> bool:
