@@ -144,7 +144,8 @@ def off_by(source: CalibratedCell, others: Sequence[CalibratedCell], cores: int 
     for other in others:
         if shows_error(other, source):
             there = other.calibration
-            cell = replace(own_cell(there), cores=cores_of_run(cores, there))
+            speeds = there.spec.speeds or (1.0,) * there.ranks
+            cell = replace(own_cell(there), speeds=speeds, cores=cores_of_run(cores, there))
             guess = fmean(rate_of(cell, run.calibration, 0) * run.scale(cores) for run in source.runs)
             error = abs(math.log(guess / fmean(other.rates)))
             errors.append(math.expm1(error / abs(math.log2(there.ranks / own.ranks))))
