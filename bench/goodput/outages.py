@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -55,7 +55,7 @@ class FailureTrace:
     nodes: int
     days: float
     outages: tuple[tuple[str, float, float], ...]
-    """(node, begin, end)."""
+    """(node, begin, end); those of a node do not overlap."""
 
 
 def read_trace(path: Path, nodes: int) -> FailureTrace:
@@ -88,7 +88,7 @@ def _trace(path: Path, rows: Sequence[tuple[float, str, str, str]], nodes: int) 
         raise ValueError(f"{path}: event_type is fault_start or fault_end, not {min(strange)}")
     if not (days := max(row[0] for row in rows)):
         raise ValueError(f"{path}: no trace of faults: all events are at time 0")
-    outages = tuple(_paired(sorted(rows, key=lambda row: (row[0], row[1] == "fault_end")), days))
+    outages = tuple(_united(_paired(sorted(rows, key=lambda row: (row[0], row[1] == "fault_end")), days)))
     if not outages:
         raise ValueError(f"{path}: no trace of faults: no fault_start before its last event")
     if (named := len({node for node, _, _ in outages})) > nodes:
@@ -106,6 +106,17 @@ def _paired(rows: Sequence[tuple[float, str, str, str]], days: float) -> Iterato
         elif begun.get((node, fault)):
             yield node, begun[node, fault].pop(0), at
     yield from ((node, at, days) for (node, _), starts in begun.items() for at in starts if at < days)
+
+
+def _united(faults: Iterable[tuple[str, float, float]]) -> list[tuple[str, float, float]]:
+    """Unite faults of a node that overlap or touch: it is down until the last of them is repaired."""
+    united = list[tuple[str, float, float]]()
+    for node, begin, end in sorted(faults):
+        if united and united[-1][0] == node and begin <= united[-1][2]:
+            _, begin, before = united.pop()
+            end = max(before, end)
+        united.append((node, begin, end))
+    return united
 
 
 def replayed(trace: FailureTrace, ranks: int, horizon_s: float, compress: float, seed: int) -> list[Outage]:

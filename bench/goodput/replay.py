@@ -33,6 +33,9 @@ BATCH = 1024
 MOST = 10
 """A run that takes this many times as long as without failures counts as not finished."""
 SPREAD = 1009
+BEGUN_S = 0.01
+"""Seconds from a start of all ranks until they have their first orders. No rank is lost before, as the others would wait
+for it in their first group for ever."""
 RESTART = "restart"
 LENGTHS = ("anchor", "max_anchor", "base")
 """Settings of policies for the length of a window."""
@@ -235,7 +238,7 @@ def _of_returned(absences: Sequence[Outage], costs: ReplayCosts) -> list[Outage]
     gone: dict[int, float] = {}
     deaths: list[Outage] = []
     for outage in absences:
-        if outage.start > gone.get(outage.rank, 0.0):
+        if outage.start > gone.get(outage.rank, -1.0):
             deaths.append(outage)
             gone[outage.rank] = outage.stop + costs.start_s + costs.step_s
     return deaths
@@ -278,7 +281,7 @@ def _until(
     def start_s(rank: int, life: int) -> float:
         return waits[rank][min(life, len(waits[rank])) - 1]
 
-    blows = tuple((outage.start, outage.rank) for outage in deaths)
+    blows = tuple((max(outage.start, BEGUN_S), outage.rank) for outage in deaths)
     simulation = _simulation(policy, world, costs, times, start_s, limit_s, deaths=blows)
     simulation.listen = listen
     if source is not None:

@@ -64,7 +64,10 @@ def predict(
     raw = [[rate_of(cell, run.calibration, seed) for seed in range(plays)] for run in runs]
     predicted = [run.scale(cell.cores) * fmean(each) for run, each in zip(runs, raw, strict=True)]
     own = metrics.throughput.samples_per_s or raw[0][0]
-    corners = [rate_of(cell, calibration, 0, assumed) / own for assumed in CORNERS]
+    scales = [runs[0].scale(cell.cores, assumed) / runs[0].scale(cell.cores) for assumed in CORNERS]
+    corners = [
+        rate_of(cell, calibration, 0, assumed) / own * scale for assumed, scale in zip(CORNERS, scales, strict=True)
+    ]
     off, shown = off_by(source, others, cell.cores)
     rate, low, high = interval(source.rates, predicted, corners, off, distance(cell, source))
     known = not math.isnan(low)

@@ -11,17 +11,17 @@ from typing import Any
 
 from bench.predict.calibration import Calibration
 from bench.predict.play import NOMINAL, Assumption, PlayedCell, play
-from bench.predict.predicted_cell import PredictedCell, cores_of_run, step_s_of
+from bench.predict.predicted_cell import PredictedCell, cores_of_run, shared_cores, shares, step_s_of
 from bench.predict.spec import PER_RANK, policy_settings, predicted_spec, records_of, words_of
 from bench.results.analysis.stream import sort
 from bench.results.analysis.training import samples_per_s, train_seconds
 from bench.results.analyze import analyze
-from bench.results.runfolder import flat
+from bench.results.runfolder import flat, group_of
 from bench.results.schema import Metrics
 
 PLAYS = 3
 """Plays of a run's own cell."""
-SHARED = ("depth", "recipe", "train", "training", "data", "code")
+SHARED = ("depth", "recipe", "train", "training", "data", "code", "loader", "checkpoint", "audit", "profile")
 """Keys of a configuration in which runs must agree to be predicted from together; with one policy also `OF_POLICY`."""
 OF_POLICY = ("policy", "averaging")
 FREE = ("dir", "source", *PER_RANK)
@@ -59,17 +59,19 @@ class CalibratedRun:
 
     def error(self, cores: int | None = None) -> float:
         """Return the relative error of the prediction of the run itself."""
-        return _played(self, cores) / self.rate - 1
+        return _played(self, cores, NOMINAL) / self.rate - 1
 
-    def scale(self, cores: int | None) -> float:
+    def scale(self, cores: int | None, assumed: Assumption = NOMINAL) -> float:
         """Return the factor that corrects plays so that the run's own prediction is right."""
-        return self.rate / _played(self, cores)
+        return self.rate / _played(self, cores, assumed)
 
 
 @cache
-def _played(run: CalibratedRun, cores: int | None) -> float:
+def _played(run: CalibratedRun, cores: int | None, assumed: Assumption) -> float:
     cell = replace(own_cell(run.calibration), cores=cores_of_run(cores, run.calibration))
-    return fmean(rate_of(cell, run.calibration, seed) for seed in range(PLAYS))
+    if assumed is not NOMINAL and not shares(cell):  # nothing is assumed of such a cell
+        return _played(run, cores, NOMINAL)
+    return fmean(rate_of(cell, run.calibration, seed, assumed) for seed in range(PLAYS))
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,10 +104,10 @@ def distinct(runs: Sequence[CalibratedRun]) -> list[CalibratedRun]:
 
 def grouped(runs: Sequence[CalibratedRun]) -> list[CalibratedCell]:
     """Group runs into cells, in order of their first runs."""
-    groups: dict[tuple[str | None, str], list[CalibratedRun]] = {}
+    groups: dict[tuple[object, ...], list[CalibratedRun]] = {}
     for run in runs:
-        spec = run.calibration.spec
-        groups.setdefault((spec.mode, spec.config_hash), []).append(run)
+        spec, alike = run.calibration.spec, _settings(run.calibration, SHARED)  # the hash leaves out some of these
+        groups.setdefault((spec.mode, spec.config_hash, *alike.items()), []).append(run)
     return [CalibratedCell(tuple(group)) for group in groups.values()]
 
 
@@ -124,7 +126,9 @@ def _settings(calibration: Calibration, keys: Sequence[str]) -> dict[str, str]:
     fixed = {"model": spec.model, "backend": str(spec.backend), "device": calibration.device.partition(":")[0]}
     given = {key: spec.config[key] for key in keys if key in spec.config}
     own = {name: text for name, text in flat(given) if name.rpartition(".")[2] not in FREE}
-    return fixed | own | {"cluster.step_s": f"{step_s_of(calibration):g}"}
+    compare = group_of(spec.config, "cluster").get("compare") or 0
+    cluster = {"step_s": f"{step_s_of(calibration):g}", "transport": calibration.transport, "compare": str(compare)}
+    return fixed | own | {f"cluster.{name}": text for name, text in cluster.items()}
 
 
 def shows_error(other: CalibratedCell, source: CalibratedCell) -> bool:
@@ -142,8 +146,10 @@ def off_by(source: CalibratedCell, others: Sequence[CalibratedCell], cores: int 
     for other in others:
         if shows_error(other, source):
             there = other.calibration
-            cell = replace(own_cell(there), cores=cores_of_run(cores, there))
-            guess = fmean(rate_of(cell, run.calibration, 0) * run.scale(cores) for run in source.runs)
+            shared = cores or shared_cores(there) or shared_cores(own)
+            speeds = there.spec.speeds or (1.0,) * there.ranks
+            cell = replace(own_cell(there), speeds=speeds, cores=cores_of_run(shared, there))
+            guess = fmean(rate_of(cell, run.calibration, 0) * run.scale(shared) for run in source.runs)
             error = abs(math.log(guess / fmean(other.rates)))
             errors.append(math.expm1(error / abs(math.log2(there.ranks / own.ranks))))
     return max(errors), len(errors) > 1

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from bench.predict.calibration import Calibration
 from bench.predict.evidence import CalibratedCell, own_cell
-from bench.predict.predicted_cell import PredictedCell, speeds_of, step_s_of
+from bench.predict.predicted_cell import PredictedCell, default_cores, speeds_of, step_s_of
 from bench.predict.spec import PER_RANK
 from ddp.core.network.links import MOST_BANDWIDTH, Links
 from ddp.core.policies import POLICIES, meets_every_step
@@ -29,7 +29,7 @@ def grid(
     **changes: Any,
 ) -> Iterator[tuple[PredictedCell, CalibratedCell]]:
     """Yield (cell, runs to predict it from). `changes`: fields of every cell. Without `policies`, the policy of the
-    first run. Raises ValueError if the policy cannot do with so many ranks."""
+    first run; without `cores`, those of `default_cores`. Raises ValueError if the policy cannot do with so many ranks."""
     for policy in policies or (str(sources[0].calibration.spec.policy),):
         for link in links:
             for size in ranks:
@@ -37,6 +37,7 @@ def grid(
                 settings = settings_for(policy, size, source)
                 check_policy(make_policy(policy, dict(settings)), size)
                 about = {"ranks": size, "links": link, "policy": policy, "settings": settings}
+                about["cores"] = default_cores(size, source.calibration)
                 yield replace(own_cell(source.calibration), **about | changes), source
 
 

@@ -76,6 +76,19 @@ def shares(cell: PredictedCell) -> bool:
     return cell.cores is not None and cell.ranks > cell.cores
 
 
+def shared_cores(calibration: Calibration) -> int | None:
+    """Return the cores that the ranks of the calibrated run shared: its step times include waiting for one. None: each had
+    its own, or they were not recorded, or the ranks computed on GPUs."""
+    cores = calibration.cores if calibration.device == "cpu" else None
+    return cores if cores is not None and calibration.ranks > cores else None
+
+
+def default_cores(ranks: int, calibration: Calibration) -> int | None:
+    """Return the cores of a cell for which none are given: those that the run's ranks shared, if it has another number of
+    ranks. As many ranks wait for a core as long as in the run, and their step times include that."""
+    return shared_cores(calibration) if ranks != calibration.ranks else None
+
+
 def cores_of_run(cores: int | None, calibration: Calibration) -> int | None:
     """Return the cores of the calibrated run's host, for a prediction with `cores`: these if they were not recorded. None:
     each rank is played with a core of its own."""
@@ -83,6 +96,6 @@ def cores_of_run(cores: int | None, calibration: Calibration) -> int | None:
 
 
 def shares_anew(cell: PredictedCell, calibration: Calibration) -> bool:
-    """Return whether ranks share cores otherwise than in the calibrated run: more ranks, or another number of cores."""
-    more = cell.ranks > calibration.ranks
-    return shares(cell) and (more or cores_of_run(cell.cores, calibration) != cell.cores)
+    """Return whether ranks share cores otherwise than in the calibrated run: another number of ranks or of cores."""
+    other = cell.ranks != calibration.ranks or cores_of_run(cell.cores, calibration) != cell.cores
+    return other and (shares(cell) or shared_cores(calibration) is not None)

@@ -15,6 +15,8 @@ from bench.predict.predicted_cell import (
     epoch_of,
     lr_scale_of,
     samples_of,
+    shared_cores,
+    shares,
     shares_anew,
     speeds_of,
     step_s_of,
@@ -122,6 +124,19 @@ def _drawn(cell: PredictedCell, step_s: float) -> str:
     return f"step times scatter {shape}, around {mean}"
 
 
+def _sharing(cell: PredictedCell, calibration: Calibration) -> list[str]:
+    """Return, as text, how ranks share cores otherwise than in the run."""
+    then, anew = shared_cores(calibration), shares_anew(cell, calibration)
+    more = calibration.device == "cpu" and cell.ranks > calibration.ranks
+    if cell.cores is None:
+        alone = f"waits for a core as when {calibration.ranks} shared {then}" if anew else "has a core of its own"
+        return [f"each rank {alone} (--cores N: all share N)"] if anew or more else []
+    how = f"{cell.ranks} ranks share {plural(cell.cores, 'core')}"
+    if not shares(cell):
+        how = f"each rank has a core of its own, where {calibration.ranks} shared {then}"
+    return [f"{how}: what that costs beside waiting is a guess"] if anew else []
+
+
 def beyond(cell: PredictedCell, calibration: Calibration, shown: bool = False) -> list[str]:
     """Return, as text, what of a cell was not calibrated. `shown`: runs with other numbers of ranks show the error of
     predictions."""
@@ -134,11 +149,7 @@ def beyond(cell: PredictedCell, calibration: Calibration, shown: bool = False) -
         lines.append(f"{far}more ranks than the {calibration.ranks} calibrated: {how}")
     if FAR * cell.ranks <= calibration.ranks:
         lines.append(f"far fewer ranks than the {calibration.ranks} calibrated: costs may not fall")
-    if cell.cores is None and calibration.device == "cpu" and cell.ranks > calibration.ranks:
-        lines.append("each rank has a core of its own (--cores N: all share N)")
-    if cell.cores is not None and shares_anew(cell, calibration):
-        shared = plural(cell.cores, "core")
-        lines.append(f"{cell.ranks} ranks share {shared}: what that costs beside waiting is a guess")
+    lines += _sharing(cell, calibration)
     lines += otherwise(cell, calibration)
     played, own = samples_of(cell, calibration), epoch_of(cell, calibration)
     if played > own:

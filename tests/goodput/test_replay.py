@@ -86,6 +86,15 @@ def test_ranks_that_are_all_lost_begin_again_from_the_last_checkpoint(way: str) 
     assert 0 < parts.discarded * seconds <= 2 * (400 + costs.window * costs.step_s), "what the checkpoint has is kept"
 
 
+@pytest.mark.parametrize("way", ways())
+def test_a_rank_may_be_without_a_machine_from_the_start(way: str) -> None:
+    """Strategies that go on without lost ranks had it all the time."""
+    costs = ReplayCosts(4, 1.0, jitter=0.0, save_s=1.0)
+    played = replay(way, costs, [Outage(0.0, 900.0, 1)], 1800.0)
+    assert (played.finished, played.failures) == (True, 1)
+    assert played.goodput.parts.absent * played.goodput.rank_seconds == pytest.approx(900.0, abs=1)
+
+
 def test_a_history_that_none_survives_is_given_up() -> None:
     costs = ReplayCosts(2, 0.2, step_s=10.0)
     played = replay("restart", costs, drawn("meta", 2, costs.horizon_s, 100_000.0, 0), 600.0)

@@ -100,6 +100,15 @@ def test_runs_with_other_numbers_of_ranks_show_how_far_predictions_are_off() -> 
     assert shown
 
 
+def test_runs_of_other_speeds_are_predicted_at_their_own() -> None:
+    """They were predicted at those of the source, so that a perfect prediction was called a third too fast."""
+    speeds = (1.0, 1.0, 1.0, 0.25)
+    two, four = constant(calibration(), 0.01, 0.01), constant(calibration((0.01,) * 4, speeds=speeds), *(0.01,) * 4)
+    for source, other in ((two, four), (four, two)):
+        off, shown = off_by(repeated(source), [repeated(other)], None)
+        assert (off, shown) == (pytest.approx(0.0, abs=0.01), True)
+
+
 def test_runs_of_one_cell_are_one_group() -> None:
     first, other = calibration(), calibration(mode="nccl_cadence")
     runs = [CalibratedRun(each, 1.0) for each in (first, other, first)]

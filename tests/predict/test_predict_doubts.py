@@ -12,7 +12,8 @@ from bench.command.cli import dispatch
 from bench.command.verbs.predict_command import _cells
 from bench.predict.calibration import calibrated
 from bench.predict.cells import distance, near, predict
-from bench.predict.evidence import own_cell, rate_of, shows_error
+from bench.predict.evidence import CalibratedCell, CalibratedRun, off_by, own_cell, rate_of, shows_error
+from bench.predict.grid import grid
 from bench.predict.play import costs_of
 from bench.predict.spec import beyond, otherwise, predicted_spec
 from bench.results.analysis.stream import sort
@@ -41,6 +42,47 @@ def test_the_cores_that_a_run_had_are_no_doubt() -> None:
     cell, runs = replace(own_cell(own), cores=2), repeated(own, 0.0, 0.0)
     assert (near(cell, runs), beyond(cell, own)) == (True, [])
     assert predict(cell, runs, "")[0].samples_per_s == pytest.approx(runs.rates[0])
+
+
+def test_ranks_of_a_run_that_shared_cores_share_them_in_other_numbers_too() -> None:
+    """Four of eight ranks on two cores were predicted at half their speed, as if they waited for a core as long as eight
+    do; and that was trusted. By hand: two cores do what two cores do."""
+    eight = replace(constant(calibration((0.04,) * 8), *(0.04,) * 8), cores=2)
+    source = repeated(eight, 0.0, 0.0)
+    cells = {cell.ranks: cell for cell, _ in grid([source], [3, 4, 8, 16], [None], [])}
+    assert {ranks: cell.cores for ranks, cell in cells.items()} == {3: 2, 4: 2, 8: None, 16: 2}
+    for ranks, cell in cells.items():
+        prediction, _ = predict(cell, source, "")
+        assert prediction.samples_per_s == pytest.approx(source.rates[0], rel=0.02)
+        assert prediction.trusted == (ranks == 8)
+        assert bool(prediction.beyond) == (ranks != 8)
+        assert not any(line.startswith("each rank has") for line in prediction.beyond)
+        assert prediction.high is not None
+        assert prediction.high < 4 * source.rates[0], "two cores do not do four times as much, whatever is assumed"
+
+
+def test_ranks_that_no_longer_share_cores_are_doubted() -> None:
+    eight = replace(constant(calibration((0.04,) * 8), *(0.04,) * 8), cores=2)
+    for changes, line in (
+        ({"ranks": 4}, "each rank waits for a core as when 8 shared 2"),
+        ({"ranks": 16}, "each rank waits for a core as when 8 shared 2"),
+        ({"ranks": 3, "cores": 3}, "each rank has a core of its own, where 8 shared 2"),
+        ({"cores": 8}, "each rank has a core of its own, where 8 shared 2"),
+    ):
+        cell = replace(own_cell(eight), **changes)
+        assert not near(cell, repeated(eight, 0.0, 0.0))
+        assert line in "; ".join(beyond(cell, eight))
+    on_gpus = replace(eight, device="cuda:0")
+    assert near(replace(own_cell(on_gpus), ranks=4), repeated(on_gpus, 0.0, 0.0))
+
+
+def test_runs_that_share_cores_show_the_error_of_predictions_on_these_cores() -> None:
+    two, eight = (
+        replace(constant(calibration((each,) * n), *(each,) * n), cores=2) for n, each in ((2, 0.01), (8, 0.04))
+    )
+    measured = [CalibratedCell((CalibratedRun(own, 2 * own.spec.batch_size / 0.01),)) for own in (two, eight)]
+    for source, other in (measured, measured[::-1]):
+        assert off_by(source, [other], None) == (pytest.approx(0.0, abs=0.01), True)
 
 
 def test_a_run_over_several_hosts_has_no_number_of_cores() -> None:

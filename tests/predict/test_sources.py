@@ -11,7 +11,7 @@ import pytest
 
 from bench.base.exitcodes import Exit
 from bench.command.cli import dispatch
-from bench.predict.evidence import own_cell
+from bench.predict.evidence import CalibratedRun, apart, grouped, own_cell
 from bench.predict.folder import write_run
 from bench.predict.play import play
 from bench.results.cells import cells
@@ -53,6 +53,10 @@ def trained(tree: Path, ranks: int = 2, mode: str = "nccl_cadence", **changes: A
         ({"recipe": "full"}, "nccl_sync", "recipe=full"),
         ({"cluster": {"speeds": [], "step_s": 0.5}}, "nccl_sync", "cluster.step_s=0.5, but {} has cluster.step_s=0"),
         ({}, "cpu_async", "backend=cpu, but {} has backend=nccl"),
+        ({"checkpoint": {"every": 1, "unit": "averages"}}, "nccl_sync", "checkpoint.unit=averages"),
+        ({"loader": {"kind": "streaming"}}, "nccl_sync", "loader.kind=streaming"),
+        ({"profile": {"steps": 5}}, "nccl_sync", "profile.steps=5"),
+        ({"cluster": {"speeds": [], "compare": 7}}, "nccl_sync", "cluster.compare=7, but {} has cluster.compare=0"),
         (
             {"policy": {"name": "cadence", "anchor": 7}},
             "nccl_cadence",
@@ -64,13 +68,29 @@ def test_runs_of_different_configurations_are_not_mixed(
     changes: dict[str, Any], mode: str, said: str, tmp_path: Path, capsys: Said
 ) -> None:
     """One table had rows of both."""
-    alike = {"recipe": "quick", "train": {"batch_size": 16}}
+    alike = {"recipe": "quick", "train": {"batch_size": 16}, "checkpoint": {"every": 1, "unit": "epochs"}}
     first = trained(tmp_path / "a", **alike)
     other = trained(tmp_path / "b", 3, mode, **alike | changes)
     assert dispatch(["predict", str(first), str(other), "--ranks", "2,3", "--output", "none"]) == Exit.USAGE
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert f"{other}: {said.format(first)}" in error
+
+
+def test_runs_of_other_transports_checkpoints_or_audits_are_no_repetitions() -> None:
+    """They were runs of one cell, and their difference was its scatter."""
+    own = calibration()
+    changes: list[dict[str, Any]] = [{"checkpoint": {"every": 0}}, {"audit": False}]
+    others = [replace(own, spec=replace(own.spec, config=own.spec.config | change)) for change in changes]
+    runs = [CalibratedRun(each, 1.0) for each in (own, replace(own, transport="memory"), *others, own)]
+    assert [apart(each, runs[0]) for each in runs] == [
+        None,
+        ("cluster.transport", "memory", "gloo"),
+        ("checkpoint.every", "0", "null"),
+        ("audit", "false", "null"),
+        None,
+    ]
+    assert [len(cell.runs) for cell in grouped(runs)] == [2, 1, 1, 1]
 
 
 def test_a_run_that_nothing_is_predicted_from_is_said(tmp_path: Path, capsys: Said) -> None:

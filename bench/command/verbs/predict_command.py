@@ -58,7 +58,7 @@ def add(parser: Parser) -> None:
     parser.add_argument("--steps", metavar="NAME:X", help=steps)
     every = "of the same backend: all, or some (default: that of the run)"
     parser.add_argument("--policies", metavar="A,B", help=every)
-    cores = "all ranks share so many cores of one host (default: each has its own)"
+    cores = "all ranks share so many cores of one host (default: those that the run's ranks shared, or one each)"
     parser.add_argument("--cores", type=int, metavar="N", help=cores)
     parser.add_argument("--anchor", type=int, metavar="N", help="steps of the slowest rank in every window")
     parser.add_argument("--heal", type=int, metavar="RANK", help="make this rank as fast as the fastest")
@@ -158,7 +158,8 @@ def _cells(
     healed = () if options.heal is None else (options.heal,)
     if options.cores is not None and not 1 <= options.cores <= MOST_RANKS:
         raise ValueError(f"--cores {options.cores}: give a number from 1 to {MOST_RANKS}")
-    changes = {"speeds": speeds, "steps": steps, "healed": healed, "cores": options.cores}
+    changes = {"speeds": speeds, "steps": steps, "healed": healed}
+    changes |= {"cores": options.cores} if options.cores is not None else {}
     for cell, source in grid(sources, ranks, links, policies, **changes):
         cell = cell if options.anchor is None else anchored(cell, options.anchor)
         yield "", cell, source
