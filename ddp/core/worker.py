@@ -147,9 +147,8 @@ class Worker:
 
     @property
     def begun(self) -> int | None:
-        """Steps done of a shared grant; None: there is none."""
-        shares = bool(self.lane) and isinstance(self.lane[0], Train) and self.lane[0].chunk.parts > 1
-        return self.offset if shares else None
+        """Steps done of the grant that is not finished; None: there is none."""
+        return self.offset if any(isinstance(entry, Train) for entry in self.lane) else None
 
     def broke(self) -> Worker:
         """Return the state after a collective broke: orders of the round are dropped, and no batch is trained until a group

@@ -133,15 +133,18 @@ WINDOWED = (Average, Apply, Reduce)
 
 
 @st.composite
-def scripts(draw: Any, world: World) -> tuple[Fault, ...]:
+def scripts(draw: Any, world: World, in_turn: bool = False) -> tuple[Fault, ...]:
     """At least one fault, and at least one rank that stays.
 
-    A rank that loses a message meets with nothing fatal beside: what it did in between, nobody could tell.
+    A rank that loses a message meets with nothing fatal beside: what it did in between, nobody could tell. It may lose
+    another if ranks average in turn: its orders tell.
     """
     first = 1 + world.steps * world.epochs // world.size
     doomed = draw(st.lists(st.integers(0, world.size - 1), unique=True, min_size=1, max_size=world.size - 1))
     kinds = [draw(st.sampled_from((*FATAL, "slow"))) for _ in doomed]
     faults = [Fault(rank, draw(st.integers(0, first)), kind) for rank, kind in zip(doomed, kinds, strict=True)]
+    twice = [fault for fault in faults if fault.kind == "lose" and in_turn and draw(st.booleans())]
+    faults += [replace(fault, step=fault.step + draw(st.integers(0, 1))) for fault in twice]
     if kind := draw(st.sampled_from((None, *LASTING))):
         rank, factor = draw(st.integers(0, world.size - 1)), draw(st.sampled_from([1.5, 2.0, 4.0]))
         faults.append(Fault(rank, draw(st.integers(0, first // 2)), kind, factor if kind in SLOWING else 2.0))

@@ -14,6 +14,7 @@ from ddp.core.messages.commands import Abort, Average, Drop, Evaluate, Join
 from ddp.core.messages.events import Failed, Progress, RoundClosed
 from ddp.core.messages.join_events import Joined
 from ddp.core.policies import POLICIES
+from ddp.core.policies.asynchronous import Async
 from ddp.core.settings.faults import KINDS, Fault
 from ddp.core.settings.world import World
 from ddp.sim import Costs, Simulation
@@ -142,7 +143,7 @@ def same_errors(played: Simulation) -> list[tuple[bool, bool]]:
 def campaign(data: st.DataObject, policy: Any, world: World, cost: Costs, come: bool = False) -> None:
     """One schedule; one in which no fault came to pass does not count. `come`: ranks that were never there come, too."""
     policy = suited(policy, world)
-    script = data.draw(scripts(world))
+    script = data.draw(scripts(world, in_turn=world.blocking and not world.in_step and not isinstance(policy, Async)))
     blow = data.draw(second_blows(world, script))
     offers: tuple[float, ...] = ()
     if come:
@@ -239,3 +240,25 @@ def test_a_rank_that_is_ordered_something_as_another_is_given_up_is_not_given_up
     policy = POLICIES["cadence"](anchor=9, max_batch_diff=8, partition_ratios=(1.0,) * 4, dispatch="partition")
     struck = play(policy, world, replace(costs, report_s=0.02), script, (3, Evaluate, 0, 0.11), 10)
     assert struck == {"raise": 1, "stall": 1, "slow": 1, "second": 1}
+
+
+TWICE = (Fault(2, 3, "lose"), Fault(2, 3, "lose"))
+
+
+@pytest.mark.parametrize("samples", [60, 120])
+def test_what_a_silent_rank_brought_into_an_average_in_turn_is_counted(samples: int) -> None:
+    """Its report of the window's last step and its answer to the round were lost: what it had not reported was trained
+    again by others, or its epoch was closed without it."""
+    world = World(3, samples, 5, 1, blocking=True, in_step=False, deadline_s=5.0, tolerate_loss=True)
+    long = Costs(lambda rank, step: 0.1 + 0.01 * rank, latency_s=0.001, report_s=1.0)
+    assert play(POLICIES["cadence"](anchor=4, max_anchor=4), world, long, TWICE, None, 0) == {"lose": 2}
+
+
+def test_a_lost_report_of_the_last_rank_is_noticed_when_another_comes_back() -> None:
+    """Nobody compared what it had done, and the two trained a batch of it again."""
+    world = World(2, 40, 4, 1, blocking=True, in_step=True, deadline_s=5.0, tolerate_loss=True, restarts=1)
+    cost = Costs(lambda rank, step: 0.1, latency_s=0.001, start_s=lambda rank, life: 2.0)
+    faults = (Fault(0, 3, "lose"), Fault(1, 1, "crash"))
+    played = Simulation(POLICIES["sync"](), world, cost, faults=faults, limit_s=60.0).run()
+    assert played.aborted is not None
+    assert "rank 0 did" in played.aborted.reason and "3 were reported" in played.aborted.reason

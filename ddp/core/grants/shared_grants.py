@@ -20,6 +20,8 @@ def share_epoch(cohort: CoordinatorState, plan: Plan) -> tuple[CoordinatorState,
     world = cohort.world
     if cohort.shares or cohort.round is not None or (not cohort.ledgers and cohort.begun == world.epochs):
         return cohort, ()
+    if cohort.parted == cohort.generation:
+        return cohort, ()  # they leave their group, and say what they have done of what was granted before
     if not cohort.ledgers:
         ledger = Ledger(cohort.begun, world.samples)
         cohort = replace(cohort, ledgers=(ledger,), begun=cohort.begun + 1)

@@ -143,6 +143,7 @@ def leave(cohort: CoordinatorState, event: Left) -> CoordinatorState:
     """Record that a rank has left its group. Raises ProtocolError if it did other steps than it reported."""
     if event.generation != cohort.generation:
         return cohort  # a new group was formed since
-    if event.steps not in (None, reported := cohort.ranks[event.rank].steps):
-        raise ProtocolError(f"rank {event.rank} did {event.steps} steps, {reported} were reported: {event}")
+    state = cohort.ranks[event.rank]
+    if event.steps != (state.steps if state.queue else None):
+        raise ProtocolError(f"rank {event.rank} did {event.steps} steps, {state.steps} were reported: {event}")
     return replace(cohort, broken=cohort.broken.add(event.rank))

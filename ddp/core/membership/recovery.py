@@ -37,6 +37,11 @@ def lose(
         raised = Raised(rank, origin, cohort.rounds, cohort.generation)
         cohort = replace(cohort, raised=(*cohort.raised, raised))
     if not cohort.shares:
+        if state.before and cohort.round is not None and cohort.round.gathers(rank):
+            # If the others get the average, it contains these steps: this rank entered the collective behind them. Else
+            # they are given back with the round.
+            cohort = record_steps(cohort, rank, state.before)
+            state = cohort.ranks[rank]
         for chunk in state.queue:
             ledger = cohort.ledger(chunk.epoch)
             cohort = cohort.with_ledger(ledger.give_back(chunk.spans(chunk.steps)))
