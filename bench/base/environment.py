@@ -28,6 +28,8 @@ DISTRIBUTION = "elche-bench"
 """Name of this distribution when installed."""
 BUSY = "other programs used"
 """Beginning of the warning that a run shared its cores; other code searches for these words."""
+SHARED_GPU = "GPU(s), so speeds say nothing about scaling"
+"""End of the warning that ranks share a GPU; other code searches for these words."""
 GIT_S = 5.0
 """Timeout of git, seconds."""
 

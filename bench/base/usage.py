@@ -14,11 +14,12 @@ from bench.base.writing import is_listed
 
 NO_ROOM = (ENOSPC, EDQUOT, EFBIG)
 _BREAKS = re.compile(r"[\t-\r\x1c-\x1e\x85\u2028\u2029]+")
-_ORDERS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_ORDERS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def tame(text: str) -> str:
-    """Return the text as one line, without control characters that a terminal or a log would obey."""
+    """Return the text as one line, without control characters that a terminal or a log would obey, and without bytes of
+    a file name that are no text."""
     return text if text.isprintable() else _ORDERS.sub("\N{REPLACEMENT CHARACTER}", _BREAKS.sub(" ", text))
 
 

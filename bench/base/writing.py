@@ -10,8 +10,8 @@ from typing import Any
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` (UTF-8) atomically. Raises OSError."""
-    write_bytes(path, text.encode("utf-8"))
+    """Write `text` (UTF-8) atomically; bytes of a file name that are no text as `\\udcff`. Raises OSError."""
+    write_bytes(path, text.encode("utf-8", "backslashreplace"))
 
 
 def write_json(path: Path, body: Any) -> None:

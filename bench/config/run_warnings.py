@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bench.base.environment import SHARED_GPU
 from bench.base.number_format import plural
 from bench.config.config import Config
 from bench.config.config_checks import Machine
@@ -24,7 +25,7 @@ def warnings_of(config: Config, world_size: int, machine: Machine) -> tuple[str,
         share = f"{here} ranks share {plural(machine.cores, 'core')}"
         warnings.append(f"oversubscribed: {share}, so speeds say nothing about scaling")
     elif config.cluster.device == "cuda" and not on_gpus:
-        warnings.append(f"{here} ranks share {machine.gpus} GPU(s), so speeds say nothing about scaling")
+        warnings.append(f"{here} ranks share {machine.gpus} {SHARED_GPU}")
     if config.cluster.speeds:
         speeds = "/".join(f"{speed:g}" for speed in config.cluster.speeds)
         of = f"{1e3 * config.cluster.step_s:g} ms a step" if config.cluster.step_s else "their speed"

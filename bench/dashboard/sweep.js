@@ -38,10 +38,11 @@ function total(rows) {
 
 /** How far the sweep is that trains into this folder, of all that it will train. */
 function planned(rows, plan) {
-  const now = rows.find((row) => row.status === "running"), left = plan.planned - plan.over;
-  const rest = plan.seconds === null ? null : Math.max(left - 1, 0) * plan.seconds + (now && now.left_s !== null ? now.left_s : plan.seconds);
-  return [bar("running", (plan.over + ((now && now.progress) || 0)) / plan.planned),
-    h("p", { class: "facts" }, [`sweep: ${plan.over} of ${plan.planned} planned runs are over`, now && `1 running`, left && rest !== null && `about ${time(rest)} left`].filter(Boolean).join(" · "))];
+  const left = plan.planned - plan.over, now = rows.filter((row) => row.status === "running").slice(0, left), beside = Math.max(now.length, 1);
+  const longest = Math.max(...now.map((row) => row.left_s ?? beside * plan.seconds), now.length ? 0 : plan.seconds); // of those that run side by side
+  const rest = plan.seconds === null ? null : Math.max(left - beside, 0) * plan.seconds + longest;
+  return [bar("running", (plan.over + now.reduce((sum, row) => sum + (row.progress || 0), 0)) / plan.planned),
+    h("p", { class: "facts" }, [`sweep: ${plan.over} of ${plan.planned} planned runs are over`, now.length && `${now.length} running`, left && rest !== null && `about ${time(rest)} left`].filter(Boolean).join(" · "))];
 }
 
 /** The runs of a model and a mode: pressed, they are shown beside each other. */

@@ -22,6 +22,7 @@ from bench.report.blocks import (
 
 WIDEST = 36
 """Most characters to which the cells of a column are padded; longer cells stick out."""
+_MARKUP = re.compile(r"[\\`*<&\[\]]")
 _TAG = re.compile(r"(`[^`]+`|\\.)|<(?=[A-Za-z/!?])")
 
 
@@ -49,7 +50,7 @@ def _block(block: Block) -> str:
         case Code(text):
             return f"```sh\n{text}\n```"
         case Picture(file, alt, data):
-            shown = f"![{_safe(alt)}]({file})"
+            shown = f"![{_literal(alt)}]({file})"
             return f"{shown}\n\n[Data of this figure]({data})" if data else shown
         case TableBlock():
             return _table(block)
@@ -72,3 +73,8 @@ def _table(table: TableBlock) -> str:
 def _safe(text: str) -> str:
     """Escape tags outside code, which Markdown readers would render as HTML."""
     return _TAG.sub(lambda match: match[1] or "\\<", text)
+
+
+def _literal(text: str) -> str:
+    """Escape all markup: the words beside a picture have none, and may hold names from runs."""
+    return _MARKUP.sub(r"\\\g<0>", " ".join(text.split()))

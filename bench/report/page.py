@@ -139,9 +139,9 @@ class Page:
 
     def cores(self, cell: Cell) -> int | None:
         """Return the number of processor cores of a cell's ranks, if they train on the CPU; None: they have devices of
-        their own."""
-        cores = cell.about.env.get("cores")
-        return cores if isinstance(cores, int) and set(cell.about.devices) == {"cpu"} else None
+        their own, or virtual time."""
+        cores, on_cpu = cell.about.env.get("cores"), set(cell.about.devices) == {"cpu"} and cell.about.source is None
+        return cores if isinstance(cores, int) and on_cpu else None
 
     def link(self, target: Path) -> str:
         """Return the path of a file as seen from the report."""

@@ -114,7 +114,7 @@ class Cell:
     """The runs of one configuration, by seed."""
 
     label: str
-    """Mode, world size, emulated speeds and scripted faults; unique within its workload."""
+    """Mode, world size, emulated speeds and links, and scripted faults; unique within its workload."""
     workload: Workload
     runs: tuple[Run, ...]
     name: str
@@ -200,11 +200,7 @@ def cells(runs: Sequence[Run]) -> list[Cell]:
         m = run.metrics
         groups[Workload.of(run), m.mode, m.world_size, m.config_hash].append(run)
     firsts = {key: group[0] for key, group in groups.items()}
-    links = grouped(((key[0], _label(run.metrics)), links_of(run)) for key, run in firsts.items())
-    texts = {}
-    for key, run in firsts.items():
-        others = set(links[key[0], _label(run.metrics)])
-        texts[key] = _label(run.metrics, links_of(run) if len(others) > 1 else "")
+    texts = {key: _label(run.metrics, links_of(run)) for key, run in firsts.items()}
     labels = Counter((key[0], text) for key, text in texts.items())
     transports = Counter((key[0], texts[key], run.metrics.transport) for key, run in firsts.items())
     alike: dict[str, set[Workload]] = defaultdict(set)
@@ -244,8 +240,8 @@ def _kind(run: Run) -> str:
     return status if status in ("ok", "killed") else "failed"
 
 
-def _label(m: Metrics, links: str = "") -> str:
-    """Return the label of a cell; `links`: those that other cells of this label do not have."""
+def _label(m: Metrics, links: str) -> str:
+    """Return the label of a cell; `links`: as of `links_of`."""
     source = f" ({m.source})" if m.source else ""
     if m.engine == "solo" and not m.emulated_speeds:
         return f"{m.mode}{source}"

@@ -20,10 +20,10 @@ COUNTS = ("planned", "over")
 
 
 def write(output: Path, planned: int, over: int, seconds: float | None) -> None:
-    """Record that `over` of the `planned` runs have ended, at about `seconds` each (None: not known yet). Errors of
+    """Record that `over` of the `planned` runs have ended, one in about `seconds` (None: not known yet). Errors of
     writing are ignored, as training must go on."""
     about = {"planned": planned, "over": over, "seconds": seconds, "pid": os.getpid(), "host": lease.HOST}
-    with suppress(OSError):
+    with suppress(OSError, ValueError):  # a path that is none is refused by the runs
         output.mkdir(parents=True, exist_ok=True)
         write_text(output / SWEEP, json.dumps(about) + "\n")
 

@@ -11,9 +11,12 @@ import multiprocessing
 import os
 import pickle
 import signal
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -21,12 +24,14 @@ import psutil
 from hydra.core.singleton import Singleton
 from hydra.core.utils import JobReturn, JobStatus, run_job, setup_globals
 from hydra.types import HydraContext
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from bench.base.console import VERBOSITY
 from bench.base.environment import gpus
 from bench.config.point_task import LostPoint
 from bench.config.sharing import VISIBLE, Resources, SharingPlan
+from bench.config.sweep_points import left_out_reason
+from bench.results import sweep_file
 from ddp.launcher.environment import read
 from ddp.process.cores import cores
 from ddp.process.forkserver import script_left_alone, warm
@@ -87,7 +92,10 @@ def launch(
     running: dict[int, int] = {}
     """Index of a process -> its cell."""
     waiting, returns, patience_s = list(range(len(cells))), dict[int, JobReturn](), 0.0
+    output = Path(str(OmegaConf.select(cells[0], "output")))
+    tell = partial(_tell, output, _trained(cells, task), returns, time.monotonic())
     try:
+        tell()
         while waiting or running:
             for number in (number for number in range(len(processes)) if number not in running):
                 cell = plan.next(waiting, list(running.values()))
@@ -105,15 +113,30 @@ def launch(
                 except (EOFError, OSError):
                     returns[cell] = _lost(task, cells[cell], processes[number].ended())
                     processes[number] = CellProcess(shared, plan.variables[number])
+                tell()
     except BaseException:
         patience_s = PATIENCE_S
         for process in processes:
             process.interrupt()
         raise
     finally:
+        sweep_file.remove(output)
         for process in processes:
             process.close(patience_s or PATIENCE_S)
     return [returns[cell] for cell in range(len(cells))]
+
+
+def _trained(cells: Sequence[DictConfig], task: Any) -> set[int]:
+    """Return the cells that the task will not leave out."""
+    params = OmegaConf.select(cells[0], "hydra.sweeper.params") or {}
+    return {number for number, cell in enumerate(cells) if left_out_reason(cell, task.overrides, params) is None}
+
+
+def _tell(output: Path, trained: set[int], returns: Mapping[int, JobReturn], since: float) -> None:
+    """Write the progress of the sweep for the dashboard; the seconds of a run are those from one end to the next."""
+    over = len(trained & returns.keys())
+    if trained:
+        sweep_file.write(output, len(trained), over, (time.monotonic() - since) / over if over else None)
 
 
 def _lost(task: Any, cell: DictConfig, why: str) -> JobReturn:

@@ -67,9 +67,10 @@ def longest(lanes: dict[Lane, list[Span]], most: int = MOST) -> tuple[dict[Lane,
     over = lengths.size - most
     if over <= 0:
         return lanes, 0
-    least = int(np.partition(lengths, over)[over])
-    kept = {lane: [span for span in spans if span[1] - span[0] >= least] for lane, spans in lanes.items()}
-    return kept, lengths.size - sum(map(len, kept.values()))
+    kept = np.ones(lengths.size, bool)
+    kept[np.argsort(lengths, kind="stable")[:over]] = False
+    place = iter(kept)
+    return {lane: [span for span in spans if next(place)] for lane, spans in lanes.items()}, over
 
 
 def pack(spans: Sequence[Span], names: Interner, facts: Interner, tick: int) -> dict[str, Any]:

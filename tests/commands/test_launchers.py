@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from bench.results import sweep_file
 from bench.results.lease import in_making
 from bench.results.runfolder import find_runs
 from tests.bench.dashboard.dashboards import until
@@ -68,9 +69,12 @@ def test_an_end_of_the_command_ends_a_launchers_processes(warm: Warm, tmp_path: 
     process = warm.start(tmp_path, "-m", "bench", "-m", *words, env={"PYTHONUNBUFFERED": "1"})
     try:
         assert wait_for(lambda: len(list(tmp_path.glob("runs/mlp/solo/.tmp-*/checkpoints/0*"))) >= 2, process)
+        beside = launcher == "timing=off"  # for the dashboard: this command knows how many there are
+        assert sweep_file.read(tmp_path / "runs") == ({"planned": 2, "over": 0, "seconds": None} if beside else None)
         others = psutil.Process(process.pid).children(recursive=True)
         psutil.Process(process.pid).send_signal(signal.SIGTERM)
         assert process.wait(20) == 130
+        assert not (tmp_path / "runs" / sweep_file.SWEEP).exists()
         assert until(lambda: not [each for each in others if each.is_running() and each.status() != "zombie"], 20)
     finally:
         process.kill_all()

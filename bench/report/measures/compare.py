@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
 
+from bench.base.environment import SHARED_GPU
 from bench.base.number_format import is_fraction
 from bench.report.measures.timing import Timing
-from bench.results.cells import Cell, Sample, measured, solo_of
+from bench.results.cells import Cell, Sample, links_of, measured, solo_of
 from bench.results.schema import Metrics
 from bench.validate.baselines.fingerprint import one_machine
+
+DEVICES = {"cpu": "CPU cores", "cuda": "GPUs"}
 
 
 @dataclass(frozen=True)
@@ -42,18 +45,19 @@ class Rival:
         return self.solo is not None and self.solo.about.source == self.cell.about.source
 
     @property
-    def elsewhere(self) -> bool:
-        """Whether its runs were timed on another machine than solo's."""
-        sides = [self.cell] if self.solo is None else [self.cell, self.solo]
-        return not one_machine(run for side in sides for run in Timing.of(side).runs)
+    def elsewhere(self) -> str:
+        """What its runs were timed on, if not on solo's kind of device and machine, in words; empty: on these."""
+        sides = [Timing.of(side).runs for side in (self.cell, self.solo) if side is not None]
+        mine, *others = map(_kinds, sides)
+        if mine and others and others[0] not in ("", mine):
+            return f"{mine}, where one device's are of {others[0]}"
+        return "" if one_machine(run for side in sides for run in side) else "another machine than one device's"
 
     @property
     def distorted(self) -> bool:
-        """Whether its speed says nothing about scaling: simulated or emulated devices, its own or solo's, scripted faults,
-        lost ranks, another machine than solo's."""
-        about = self.cell.about
-        slowed = self.solo is not None and (self.solo.about.emulated_speeds or self.solo.about.source)
-        altered = about.emulated_speeds or about.source or slowed or about.scripted_faults
+        """Whether its speed says nothing about scaling: its `distortions` or solo's, lost ranks, another machine or kind
+        of device than solo's."""
+        altered = any(distortions(side) for side in (self.cell, self.solo) if side is not None)
         return bool(altered or self.cell.bereft or self.elsewhere)
 
     @property
@@ -72,17 +76,46 @@ class Rival:
         return _devices(self.cell) / (1.0 if self.solo is None else _devices(self.solo))
 
 
+def distortions(cell: Cell) -> tuple[str, ...]:
+    """Return, in words, why a cell's times do not carry over to real devices, one for each rank; () if they do."""
+    about = cell.about
+    known = {
+        "simulated devices": about.source is not None,
+        "emulated devices": about.emulated_speeds,
+        "emulated links": links_of(cell.runs[0]),
+        "runs with faults made on purpose": about.scripted_faults,
+        "ranks that share a GPU": any(shares_gpu(run.metrics) for run in cell.runs),
+    }
+    return tuple(text for text, there in known.items() if there)
+
+
+def shares_gpu(m: Metrics) -> bool:
+    """Return whether ranks of a run had one GPU among them. A launcher may show each rank one GPU, and call it the first:
+    of such runs only a warning tells."""
+    gpus = [device for device in m.devices if device.startswith("cuda")]
+    alone = m.launcher is None and not m.env.get("launcher")
+    return (alone and len(set(gpus)) < len(gpus)) or any(text.endswith(SHARED_GPU) for text in m.warnings)
+
+
+def _kinds(runs: Iterable[Metrics]) -> str:
+    """Return the kinds of device that the ranks of some runs had, in words; empty: no rank had come so far."""
+    kinds = {device.partition(":")[0] for m in runs for device in m.devices}
+    return " and ".join(DEVICES.get(kind, kind) for kind in sorted(kinds))
+
+
 def _devices(cell: Cell) -> float:
     """Return the number of full-speed devices that the cell's ranks equal."""
     return sum(cell.about.emulated_speeds) or float(cell.about.world_size)
 
 
 DAGGER = "† A rank was lost: speeds and efficiency are those of a cohort that shrank (see *Faults*)."
-ELSEWHERE = "No speed-up is shown where runs were timed on another machine than solo's."
+ELSEWHERE = "No speed-up is shown where runs were timed on another machine or kind of device than solo's."
+TOGETHER = "Train one device on the machine and the kind of device (`cluster.device`) of the others."
+"""Remedy for `ELSEWHERE`."""
 
 
 def legend(shown: Sequence[Rival]) -> str:
-    """Return what explains the figures of the shown cells that lost a rank or ran on another machine than solo."""
+    """Return what explains the figures of the shown cells that lost a rank or ran elsewhere than solo."""
     texts = {
         DAGGER: any(rival.cell.bereft for rival in shown),
         ELSEWHERE: any(rival.elsewhere for rival in shown),

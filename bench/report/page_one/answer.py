@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from bench.report.measures.compare import Rival, rivals
+from bench.report.measures.compare import Rival, distortions, rivals
 from bench.report.measures.differences import Quality, qualities, ratio
 from bench.report.measures.intervals import Interval
 from bench.report.measures.time_to_target import Reach, all_reached, reach, targets
@@ -50,7 +50,7 @@ class Option:
     timing: Timing
     time: Interval | None
     """Seconds to the target over solo's; None: a seed of either missed the target, targets differ, or times were not
-    measured."""
+    measured, or elsewhere than solo's."""
     speed: Interval | None
     """Samples per second over solo's."""
     quality: Quality | None
@@ -75,8 +75,8 @@ class Option:
 
     @property
     def efficiency(self) -> Interval | None:
-        """Its speed over the summed speed of its devices."""
-        return None if self.speed is None else self.speed.over(self.rival.ideal)
+        """Its speed over the summed speed of its devices; None where solo's is of another machine or kind of device."""
+        return None if self.speed is None or self.rival.elsewhere else self.speed.over(self.rival.ideal)
 
     @property
     def judged(self) -> bool:
@@ -198,9 +198,9 @@ def _option(page: Page, rival: Rival, quality: Quality | None, failing: dict[str
 
 def time_over_solo(rival: Rival) -> Interval | None:
     """Return the seconds to the target over solo's, of geometric means. None: a seed of either missed the target, the
-    targets differ, or only one of them has real time."""
+    targets differ, or only one of them has real time, or that of another machine or kind of device."""
     both = () if rival.solo is None else (rival.solo, rival.cell)
-    if not both or not rival.one_clock or not all_reached(*both):
+    if not both or not rival.one_clock or rival.elsewhere or not all_reached(*both):
         return None
     theirs, mine = (Timing.of(cell).seconds for cell in both)
     return Interval.of(ratio(theirs, mine))
@@ -211,15 +211,13 @@ def _limits(page: Page, rival: Rival, failing: dict[str, Verdict]) -> tuple[str,
     wrong = None if rival.solo is None else failing.get(rival.solo.name)
     limits = {
         "one rank, which is one device": about.world_size == 1,
-        "simulated devices": about.source is not None,
-        "emulated devices": about.emulated_speeds,
-        "runs with faults made on purpose": about.scripted_faults,
+        **dict.fromkeys(distortions(rival.cell), True),
         "runs that lost a rank": rival.cell.bereft,
         f"more ranks than the {cores} cores": cores is not None and cores < about.world_size,
         "one device of several ranks' speed": rival.solo is not None and rival.solo.about.emulated_speeds,
         "one device that is simulated": rival.solo is not None and rival.solo.about.source is not None,
         "one device that did not pass itself": wrong is not None and wrong.name in FAILED,
-        "another machine than one device's": rival.solo is not None and rival.elsewhere,
+        rival.elsewhere: rival.solo is not None and rival.elsewhere,
     }
     return tuple(text for text, present in limits.items() if present)
 

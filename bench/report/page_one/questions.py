@@ -12,7 +12,7 @@ from statistics import median
 from bench.base.number_format import plural
 from bench.report.blocks import plain
 from bench.report.glossary import meaning
-from bench.report.measures.compare import transports
+from bench.report.measures.compare import TOGETHER, transports
 from bench.report.measures.losses import INSIDE, NAMED, cause, costs, in_words, lost
 from bench.report.measures.time_to_target import targets
 from bench.report.measures.timing import Timing
@@ -216,7 +216,7 @@ def left(cells: Sequence[Cell], each: Answer) -> str:
         texts.append("One device beside it, to compare times with: `mode=solo` trains it.")
     if each.why == "limited" and best is not None:
         devices = "two devices or more" if best.cell.about.world_size == 1 else "real devices of its own"
-        texts.append(f"Train {plain(best.cell.label)} on {devices}.")
+        texts.append(TOGETHER if best.rival.elsewhere else f"Train {plain(best.cell.label)} on {devices}.")
     if each.why == "missed" and best is not None:
         unset = best.cell.about.target.value is None
         longer = f"Train {'to one target' if best.several_targets else 'longer: not every seed came to the target'}."

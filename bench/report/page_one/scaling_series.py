@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bench.base.grouping import grouped
+from bench.report.measures.compare import distortions
 from bench.report.page import Page
 from bench.results.cells import Cell, Workload, solo_of
 
@@ -66,8 +67,8 @@ def task_of(cell: Cell) -> Workload:
 
 
 def tasks(cells: tuple[Cell, ...]) -> dict[Workload, list[Cell]]:
-    """Group cells by task, the reference first: a finished run on one rank. Leaves out cells with simulated or emulated
-    devices or scripted faults, and tasks without a reference or without any other cell."""
+    """Group cells by task, the reference first: a finished run on one rank. Leaves out cells with
+    `distortions`, and tasks without a reference or without any other cell."""
     groups: dict[Workload, list[Cell]] = defaultdict(list)
     for cell in cells:
         if _plain(cell):
@@ -129,8 +130,7 @@ def outside(page: Page, series: Sequence[ScalingSeries]) -> list[Cell]:
 
 
 def _plain(cell: Cell) -> bool:
-    about = cell.about
-    return bool(cell.speed.mean and not about.emulated_speeds and not about.scripted_faults and not about.source)
+    return bool(cell.speed.mean) and not distortions(cell)
 
 
 def _ordered(cells: Sequence[Cell]) -> list[Cell]:

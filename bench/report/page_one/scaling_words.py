@@ -13,6 +13,7 @@ from typing import NamedTuple
 from bench.base.grouping import grouped
 from bench.base.number_format import plural
 from bench.report.blocks import plain
+from bench.report.measures.compare import TOGETHER
 from bench.report.page import Page, listed, percent
 from bench.report.page_one.answer import Option
 from bench.report.page_one.questions import CAUSES, LEFT, LIMITS, SURE, disturbances, missing_share
@@ -134,7 +135,7 @@ def left(page: Page, shown: Sequence[Studied], beside: Sequence[Option] = ()) ->
     if any(option.disturbed for option in options):
         texts.append("Rerun what other programs disturbed.")
     if any(option.rival.elsewhere for option in options):
-        texts.append("Train one device on the machine of the others.")
+        texts.append(TOGETHER)
     if failed:
         texts.append(f"Look into {failed}.")
     if unfinished := sum(not option.cell.ok for option in beside):

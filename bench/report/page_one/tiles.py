@@ -71,7 +71,7 @@ def _time(best: Option) -> Tile:
     label = "time to target / one device's"
     if best.time is None:
         untargeted = best.cell.about.target.value is None
-        reached = f"reached by {best.reach.reached} of {best.reach.n} seeds"
+        reached = best.rival.elsewhere or f"reached by {best.reach.reached} of {best.reach.n} seeds"
         why = "no target is set" if untargeted else SEVERAL_TARGETS if best.several_targets else reached
         note = f"{plain(best.cell.label)}: {why}"
         return Tile(label, NONE, note, dim=True)

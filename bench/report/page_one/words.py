@@ -252,7 +252,7 @@ def reason(option: Option) -> str:
         text = SEVERAL_TARGETS
     elif option.time is None and option.reach.reached < option.reach.n:
         text = f"target reached by {option.reach.reached} of {option.reach.n} seeds"
-    elif option.time is None and option.rival.one_clock and option.reach.n:
+    elif option.time is None and option.rival.one_clock and not option.rival.elsewhere and option.reach.n:
         text = (
             "times were not measured"
             if option.cell.one_each and not option.cell.timed

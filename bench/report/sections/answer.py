@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from bench.base.number_format import plural
 from bench.report.blocks import Beside, Block, Facts, Heading, LeadText, SmallText, Tiles, Verdicts, nonempty, plain
 from bench.report.glossary import paragraph
-from bench.report.measures.compare import in_points
+from bench.report.measures.compare import in_points, shares_gpu
 from bench.report.measures.intervals import Interval
 from bench.report.measures.timing import Timing
 from bench.report.page import NONE, Page, listed, more, number
@@ -191,16 +191,20 @@ def _scope(page: Page) -> str:
 
 
 def _devices(page: Page) -> str:
-    """Return the sentence that explains what a device is in these runs; empty if all runs have one rank."""
-    if all(m.world_size == 1 for m in page.runs):
-        return ""
-    kinds = {device.partition(":")[0] for m in page.runs for device in m.devices}
-    cores = {cores for cell in page.cells if (cores := page.cores(cell)) is not None}
-    if kinds == {"cpu"} and len(cores) == 1:
-        made = {plain(cpu) for m in page.runs if (cpu := m.env.get("cpu"))}
+    """Return the sentence that explains what a device is in these runs; empty if no run has several ranks in real
+    time."""
+    several = [cell for cell in page.cells if cell.about.world_size > 1 and cell.about.source is None]
+    runs = [run.metrics for cell in several for run in cell.runs]
+    cores = {cores for cell in several if (cores := page.cores(cell)) is not None}
+    if {device for m in runs for device in m.devices} == {"cpu"} and len(cores) == 1:
+        made = {plain(cpu) for m in runs if (cpu := m.env.get("cpu"))}
         of = f" of {made.pop()}" if len(made) == 1 else ""
-        return f"×2: two devices (processes: *ranks*) on {plural(cores.pop(), 'core')}{of}; no GPU."
-    return "×2: two devices, each with a process of its own (a *rank*)." if kinds else ""
+        no = "" if any(device != "cpu" for m in page.runs for device in m.devices) else "; no GPU"
+        return f"×2: two devices (processes: *ranks*) on {plural(cores.pop(), 'core')}{of}{no}."
+    if any(map(shares_gpu, runs)):
+        which = " that" if all(map(shares_gpu, runs)) else "; some"
+        return f"×2: two processes (*ranks*){which} share a GPU."
+    return "×2: two devices, each with a process of its own (a *rank*)." if any(m.devices for m in runs) else ""
 
 
 def _chance(efficiency: Interval) -> bool:

@@ -27,8 +27,8 @@ def section(page: Page) -> list[Block]:
 
 def crowding(runs: list[Metrics]) -> str:
     """Return a text on how many ranks shared how many processor cores, and how that limits speeds. Empty if no run
-    trained on the CPU."""
-    on_cpu = [m for m in runs if m.devices and all(device == "cpu" for device in m.devices)]
+    trained on the CPU in real time."""
+    on_cpu = [m for m in runs if set(m.devices) == {"cpu"} and m.source is None]
     cores = Counter(value for m in on_cpu if isinstance(value := m.env.get("cores"), int))
     if not cores:
         return ""

@@ -1,5 +1,5 @@
-"""Runs that are missing: planned runs without a folder, runs that did not finish, and seeds that only other cells
-have."""
+"""Runs that are missing: planned runs without a folder, folders that cannot be read, runs that did not finish, and seeds
+that only other cells have."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ def section(page: Page) -> list[Block]:
     failed = [f"{plain(cell.name)}: {plain(cell.status)}" for cell in page.cells if len(cell.ok) < len(cell.runs)]
     unfinished = f"{plural(len(failed), 'cell')} with runs that did not finish (why: *Problems*, above):"
     blocks = [] if page.planned is None else _plan(page, page.planned)
+    if page.problems:
+        blocks.append(Text(f"{plural(len(page.problems), 'folder')} could not be read (why: *Problems*, above)."))
     blocks += [*_list(unfinished, failed), *(_fewer_seeds(page) if page.planned is None else [])]
     none = [Text("Every run that is here finished, and all cells of a workload have the same seeds.")]
     return [Heading("Missing and failed"), *(blocks or none)]

@@ -10,14 +10,18 @@ from matplotlib.figure import Figure
 
 from bench.base.number_format import plural
 from bench.report.blocks import Block, Heading, Picture, Text, nonempty, plain
+from bench.report.measures.compare import distortions
 from bench.report.measures.time_to_target import Axis, reach, targets
+from bench.report.measures.timing import Timing
 from bench.report.page import Page, listed, table, times
 from bench.results.cells import Cell, Workload
+from bench.validate.baselines.fingerprint import one_machine
 
 LIMIT = 4.0
 """Largest factor over the best time that counts; a slower mode counts as a miss (AlgoPerf, 2023)."""
 Problem = dict[str, list[Cell]]
-"""Mode -> its cells. A mode with several cells was run with several settings, and none of them can represent it."""
+"""Mode -> its cells that have times. A mode with several cells was run with several settings, and none of them can
+represent it."""
 Times = dict[str, list[float]]
 """Mode -> its time over the best time, for each problem; infinity: the target was missed."""
 
@@ -32,13 +36,15 @@ def section(page: Page) -> list[Block]:
     ranked = sorted(modes, key=lambda mode: -score(profiles["seconds"][mode]))
     others = sorted({mode for problem in problems for mode in problem} - set(modes))
     left = (
-        f" Left out, for they ran not all of them, or one in several ways: {plain(listed(others))}." if others else ""
+        f" Left out, for they ran not all of them to the end, or one in several ways: {plain(listed(others))}."
+        if others
+        else ""
     )
     intro = (
         f"Over {plural(len(problems), 'problem')} (a workload on a number of ranks; solo takes part in each): the share of "
         "problems on which a mode needs at most τ times as long as the best mode to reach the target, medians over seeds, "
         f"a miss is infinitely long. *Score*: the area under the curve from 1 to {LIMIT:g}, over {LIMIT - 1:g}; 1 is to be "
-        f"the best everywhere. Simulated or emulated devices and scripted faults do not count.{left}"
+        f"the best everywhere. Simulated or emulated devices and links, shared GPUs and scripted faults do not count.{left}"
     )
     return nonempty(
         Heading("Best over all workloads"),
@@ -50,10 +56,10 @@ def section(page: Page) -> list[Block]:
 
 def _problems(cells: tuple[Cell, ...]) -> list[Problem]:
     """Return the problems: cells of one workload on one number of ranks; solo cells take part in every problem of their
-    workload. Leaves out cells without timing, those with simulated or emulated devices or scripted faults, and problems
-    with several targets."""
-    timed = [c for c in cells if any(run.metrics.timing for run in c.runs)]
-    sound = [c for c in timed if not (c.about.emulated_speeds or c.about.scripted_faults or c.about.source)]
+    workload. Of a cell without a time, as it was interrupted, the mode alone is kept. Leaves out cells without timing, those
+    with `distortions`, and problems with several targets, machines or kinds of device."""
+    timed = [cell for cell in cells if any(run.metrics.timing for run in cell.runs)]
+    sound = [cell for cell in timed if not distortions(cell)]
     problems: dict[tuple[Workload, int], Problem] = {}
     for cell in sorted(
         sound, key=lambda cell: cell.is_solo
@@ -61,8 +67,13 @@ def _problems(cells: tuple[Cell, ...]) -> list[Problem]:
         key = cell.workload, cell.about.world_size
         own = [problem for other, problem in problems.items() if other[0] == cell.workload]
         for problem in own if cell.is_solo else [problems.setdefault(key, {})]:
-            problem.setdefault(cell.about.mode, []).append(cell)
-    return [problem for problem in problems.values() if len(targets(chain.from_iterable(problem.values()))) == 1]
+            known = reach(cell).middle("seconds") is not None
+            problem.setdefault(cell.about.mode, []).extend([cell] * known)
+    return [problem for problem in problems.values() if _comparable(list(chain.from_iterable(problem.values())))]
+
+
+def _comparable(cells: list[Cell]) -> bool:
+    return len(targets(cells)) == 1 and one_machine(run for cell in cells for run in Timing.of(cell).runs)
 
 
 def _ratios(problems: list[Problem], modes: list[str], axis: Axis) -> Times:

@@ -147,10 +147,10 @@ def _head(size: int, cores: int | None) -> str:
 def _cell(option: Option | None, judged: bool) -> str:
     """Return the entry of a way of training and a number of devices: speed, efficiency and, if `judged`, the
     verdict."""
-    if option is None or option.speed is None or option.efficiency is None:
+    if option is None or option.speed is None:
         return NONE
-    if option.rival.elsewhere:
-        text = "*another machine*"
+    if option.efficiency is None:
+        text = "*timed elsewhere*"
     elif option.disturbed or option.speed.wide:
         text = "*disturbed*" if option.disturbed else "*unclear*"
     else:

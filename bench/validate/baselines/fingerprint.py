@@ -44,9 +44,9 @@ class Fingerprint(Strict):
 
 
 def one_machine(runs: Iterable[Metrics]) -> bool:
-    """Return whether runs were timed on one kind of machine, by the fields that all recorded. The number of cores may
-    differ."""
-    known = [Fingerprint.of(m).machine for m in runs]
+    """Return whether runs were timed on one kind of machine and of device, by the fields that all recorded. The number of
+    cores may differ."""
+    known = [Fingerprint.of(m).machine | ({"device": _devices(m)} if m.devices else {}) for m in runs]
     shared = set.intersection(*map(set, known)) - {"cores"} if known else set()
     return all(machine[name] == known[0][name] for machine in known for name in shared)
 

@@ -1,4 +1,4 @@
-"""Whatever runs say, the page stays as wide as the window. In a browser, without a process."""
+"""The dashboard's page of chosen runs: its width, and what it says of sweeps. In a browser, without a process."""
 
 from __future__ import annotations
 
@@ -32,3 +32,29 @@ def test_long_words_and_huge_numbers_make_the_page_no_wider(tab: Page, tmp_path:
     assert "x" * 5000 in tab.inner_text("#detail .notes")
     for element in ("document.documentElement", "document.getElementById('runs')"):
         assert tab.evaluate(f"{element}.scrollWidth - {element}.clientWidth") <= 0
+
+
+@pytest.mark.parametrize(
+    ("left", "seconds", "words"),
+    [
+        ([180.0, 30.0], 60.0, "2 running · about 5 min left"),
+        ([None, None], 60.0, "2 running · about 4 min left"),
+        ([60.0], 60.0, "1 running · about 4 min left"),
+        ([], 60.0, "about 4 min left"),
+        ([180.0, 30.0], None, "2 running"),
+    ],
+)
+def test_runs_of_a_sweep_side_by_side_are_all_counted(
+    tab: Page,  # noqa: F811
+    tmp_path: Path,
+    left: list[float | None],
+    seconds: float | None,
+    words: str,
+) -> None:
+    """One was, and the others were counted as not begun."""
+    (tmp_path / "it.html").write_text(pages.exported(whole(tmp_path), tmp_path))
+    tab.goto((tmp_path / "it.html").as_uri())
+    rows = [{"status": "running", "left_s": each, "progress": 0.5} for each in left]
+    plan = {"planned": 6, "over": 2, "seconds": seconds}
+    said = tab.evaluate("([rows, plan]) => planned(rows, plan)[1].textContent", [rows, plan])
+    assert said == f"sweep: 2 of 6 planned runs are over · {words}"

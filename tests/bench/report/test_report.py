@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from bench.report import write_report
 from bench.results.cells import cells
 from bench.results.rerun_command import command
 from bench.results.runfolder import find_runs
+from tests.bench.report_parts import part
 from tests.bench.report_parts import undrawn as undrawn
 from tests.bench.streams import make_metrics, make_records, make_spec, write_run
 
@@ -50,6 +52,31 @@ def test_what_went_wrong_comes_first(report: Path) -> None:
         "7 runs of 4 ways of training and of one device: **6 ok**, **1 failed**. **1 folder could not be read.**"
         in text
     )
+
+
+def test_a_folder_that_cannot_be_read_is_not_called_finished(report: Path, tmp_path: Path) -> None:
+    assert "1 folder could not be read (why: *Problems*, above)." in part(report, "Missing and failed")
+    write_run(tmp_path / "runs", make_spec("solo"))
+    (tmp_path / "runs" / "broken").mkdir()
+    (tmp_path / "runs" / "broken" / "metrics.json").write_text("{")
+    text = part(write_report(tmp_path / "runs", tmp_path / "report"), "Missing and failed")
+    assert "1 folder could not be read" in text
+    assert "Every run that is here finished" not in text
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_folder_whose_name_is_no_text_prevents_no_report(tmp_path: Path) -> None:
+    """Nothing was written, and the message was one of Python's codec."""
+    sound, cut, edited = (write_run(tmp_path / "runs", make_spec(mode)) for mode in ("solo", "cpu_sync", "nccl_sync"))
+    result = (cut / "metrics.json").read_text()
+    (cut / "metrics.json").write_text(result[:99])
+    (edited / "metrics.json").write_text(result.replace('"epochs_planned":3', '"epochs_planned":0'))
+    for folder in (sound, cut, edited):
+        folder.rename(folder.with_name(os.fsdecode(b"w1-\xff")))
+    report = write_report(tmp_path / "runs", tmp_path / os.fsdecode(b"report-\xff"))
+    assert "w1-" in part(report, "Problems")
+    assert "1 run of one device: **1 ok**. **2 folders could not be read.**" in report.read_text()
+    assert report.with_suffix(".html").exists()
 
 
 def test_solo_is_in_the_ranking_and_every_row_says_n(report: Path) -> None:

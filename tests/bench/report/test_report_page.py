@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import unquote_to_bytes
 
 import pytest
+from markdown_it import MarkdownIt
 from playwright.sync_api import Page as Tab
 
 from bench.base import style
@@ -49,6 +50,20 @@ def test_an_interval_stays_in_one_line_and_a_list_may_break(tmp_path: Path) -> N
     row = {"cell": "a", "interval": "**+0.10 pt [-0.05 pt, +0.25 pt]**", "list": "12.5, 13.1", "both": "1 [0, 2], 3"}
     page = html.render([TableBlock((row,), 1)], tmp_path, "")
     assert re.findall(r'<td class="n( list)?">', page) == ["", " list", " list"]
+
+
+@pytest.mark.parametrize(
+    "name", ["d](http://evil.com/x) <img src=x>", "`a` <b> `", "a [b", "a] \\", "x][y", "*a*\n_b_ &lt;"]
+)
+def test_a_name_in_the_words_beside_a_picture_is_text(name: str) -> None:
+    """The name of a data set chose what picture was shown."""
+    (paragraph,) = (
+        token for token in MarkdownIt().parse(markdown.render([Picture("a.png", f"Of {name}")])) if token.children
+    )
+    (image,) = paragraph.children or ()
+    assert (image.type, image.attrs["src"]) == ("image", "a.png")
+    texts = [child.content for child in image.children or ()]
+    assert "".join(texts) == f"Of {' '.join(name.split())}".replace("_b_", "b")
 
 
 def test_markup_is_the_same_in_both() -> None:

@@ -11,7 +11,7 @@ import pytest
 from bench.base.style import styled
 from bench.report import markdown
 from bench.report.blocks import BADGE, Facts, Picture, Verdicts
-from bench.report.measures.compare import DAGGER, ELSEWHERE, Rival, rivals
+from bench.report.measures.compare import DAGGER, ELSEWHERE, TOGETHER, Rival, rivals
 from bench.report.page import Page
 from bench.report.page_one.answer import options_of
 from bench.report.page_one.scaling_advice import SPEED, TIME, answers, lead
@@ -209,11 +209,11 @@ def test_times_that_page_one_refuses_for_a_workload_are_not_recommended_by_for_a
     assert "another machine than one device's" in row["why"]
     with styled():
         text = markdown.render(blocks(page, scaling(page)))
-        assert (text.count("*another machine*"), "×)" in text, text.count(ELSEWHERE)) == (4, False, 1)
+        assert (text.count("*timed elsewhere*"), "×)" in text, text.count(ELSEWHERE)) == (4, False, 1)
         assert "times solo's samples/s" not in markdown.render(overview.section(page))
         for section in (comparison.section, weak.section):
             assert ELSEWHERE in markdown.render(section(page))
-        assert "Train one device on the machine of the others." in text
+        assert TOGETHER in text
     assert [rival.speedup is None for rival in rivals(list(page.cells))].count(False) == 1
 
 

@@ -249,10 +249,10 @@ def linked(root: Path, links: list[str], config_hash: str) -> None:
 
 
 def test_cells_over_different_links_are_named_by_them(tmp_path: Path) -> None:
-    """They differed only by a hash."""
+    """They differed only by a hash; and one alone had the label of real links."""
     linked(tmp_path, ["ib"], "a" * 64)
     (one,) = cells(find_runs(tmp_path)[0])
-    assert one.label == "nccl_sync ×2 (predicted)"
+    assert one.label == "nccl_sync ×2 over ib (predicted)"
     linked(tmp_path, ["ib", "tree"], "b" * 64)
     linked(tmp_path, [], "c" * 64)
     labels = {cell.label for cell in cells(find_runs(tmp_path)[0])}

@@ -84,6 +84,14 @@ def test_of_too_many_spans_the_longest_are_kept() -> None:
     assert longest(lanes, 6) == (lanes, 0)
 
 
+def test_spans_of_one_length_are_no_more_than_the_page_holds() -> None:
+    """All of them were kept: 200,000 spans of a microsecond made a page twice as large as its limit."""
+    lanes = {(0, lane): [(n, n + length, "x", "", None) for n, length in enumerate([3, 3, 9, 3])] for lane in (1, 2)}
+    kept, left_out = longest(lanes, 5)
+    assert sorted(span[1] - span[0] for spans in kept.values() for span in spans) == [3, 3, 3, 9, 9]
+    assert left_out == 3
+
+
 def synthetic(mode: str = "nccl_cadence", **changes: object) -> tuple[Trace, str]:
     spec = make_spec(mode, **changes)
     stream = sort(make_records(spec, step_s=(0.01, 0.014)[: spec.world_size]), LAUNCHED)
