@@ -149,7 +149,8 @@ class Simulation:
     def _arrive(self, messages: list[tuple[RankEvent | Lost, int]]) -> None:
         """Pass the coordinator events of ranks that arrive together, each with the rank's number of restarts when it was
         sent: if it was restarted since, the event is dropped."""
-        if self.watch is None and self.world.restarts == 0:
+        restarts = self.world.restarts != 0 or self.world.spares or self.offers
+        if self.watch is None and not restarts:
             self._coordinate_all([event for event, _ in messages])
             return
         for event, life in messages:

@@ -174,6 +174,28 @@ def test_a_survivor_that_only_waits_is_not_taken_for_a_stuck_collective() -> Non
     assert simulate(policy, world, costs=costs, stalls=stalls, deaths=((0.0, 4),)).status == "ok"
 
 
+def test_the_end_of_the_last_rank_is_told_by_its_silence() -> None:
+    """The run ended with `all ranks live, but a collective takes over 2.0 s`: one was given up, the other silent."""
+    faults = Fault(0, 1, "lose"), Fault(1, 1, "stall")
+    world = World(2, 300, 5, 2, blocking=True, in_step=True, deadline_s=1.0, tolerate_loss=True)
+    played = simulate(Sync(), world, costs=Costs(lambda rank, step: 0.1), faults=faults)
+    assert played.aborted == Abort("failed", "rank 0: silent for 1.1 s")
+
+
+def test_ranks_that_are_still_heard_get_their_time_to_notice_a_loss() -> None:
+    """They were stuck in a collective together, by the time that had passed before it lost a member."""
+    world = three(in_step=True)
+    beats = [Alive(at, rank) for at in (4.0, 8.0) for rank in range(3)]
+    readies = [ready(rank, samples=90) for rank in range(3)]
+    late = [Alive(10.5, 0), Alive(10.5, 1)]
+    silent = play(*readies, *beats, Tick(9.0), *late, world=world, policy=Sync())[0]
+    assert not silent.over
+    lost, issued = silent.update(Tick(13.5))
+    assert [type(order) for order in issued] == [Drop]
+    lost, issued = lost.update(Tick(14.0))
+    assert (lost.over, issued) == (False, ())
+
+
 @pytest.mark.parametrize("told_before", [True, False])
 def test_grants_of_a_group_that_lost_a_rank_are_not_cut_for_the_end(
     monkeypatch: pytest.MonkeyPatch, told_before: bool

@@ -97,3 +97,16 @@ def test_a_rank_that_has_joined_gets_its_own_slice_though_nothing_was_measured_s
         happens: dict[str, Any] = {"deaths": ((0.35 + 0.005 * moment, 0),), "offers": (0.7, 0.9), "faults": faults}
         played = Simulation(own, world, cost, torn=lambda rank: rank == 2, watch=Invariants(), limit_s=30.0, **happens)
         assert played.run().aborted is None, moment
+
+
+@pytest.mark.parametrize(("spares", "offers"), [(1, ()), (0, (0.1,))])
+def test_what_an_old_process_sent_does_not_end_the_one_that_took_its_place(spares: int, offers: tuple[float]) -> None:
+    """The end of the old one was taken for that of the new one, where nobody watched and no rank was restarted."""
+    world = World(3, 300, 5, 2, blocking=True, in_step=False, tolerate_loss=True, spares=spares)
+    cost, faults = Costs(notice_s=0.3), (Fault(2, 5, "raise"),)
+    watches = None, lambda played: None
+    runs = [
+        Simulation(POLICIES["cadence"](), world, cost, offers=offers, faults=faults, watch=w).run() for w in watches
+    ]
+    assert [run.coordinator.cohort.live for run in runs] == [(0, 1, 2)] * 2
+    assert runs[0].records == runs[1].records

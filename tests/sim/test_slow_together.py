@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from ddp.core.anomalies.slowness import COMPUTE, HOST, INPUT, SlowFold, SlowRank
@@ -10,6 +12,8 @@ from ddp.core.messages.event_parts import WorkSeconds
 from ddp.core.messages.events import Progress
 from ddp.core.policies.asynchronous import Async
 from ddp.core.policies.base import Policy
+from ddp.core.policies.cadence import Cadence
+from ddp.core.policies.qsr import Qsr
 from ddp.core.policies.sync import Sync
 from ddp.core.settings.faults import Fault
 from ddp.core.settings.world import World
@@ -88,3 +92,41 @@ def test_one_that_was_slow_before_a_rank_was_lost_is_sound_once_it_is_as_fast_as
     assert slow.cause == COMPUTE
     assert slow.healed is not None
     assert slow.healed > 5.0
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.5])
+@pytest.mark.parametrize("by_samples", [False, True])
+@pytest.mark.parametrize(
+    ("policy", "size", "samples", "batch", "blocking"),
+    [
+        (Cadence(anchor=1, dispatch="partition"), 2, 17, 8, False),
+        (Cadence(), 4, 175, 32, False),
+        (Qsr(), 4, 161, 32, True),
+        (Sync(), 4, 288, 32, True),
+    ],
+)
+def test_the_small_last_batch_of_an_epoch_is_no_slowness_and_hides_none(
+    policy: Policy, size: int, samples: int, batch: int, blocking: bool, by_samples: bool, factor: float
+) -> None:
+    """Whoever got it was named, as a step of one sample takes as long as one of many, or hardly less."""
+    dice, fold = random.Random(0), SlowFold()
+    world = World(size, samples, batch, 60, blocking, blocking and isinstance(policy, Sync))
+    cost = Costs(lambda rank, step: 0.05 * dice.uniform(0.97, 1.03), report_s=0.02, by_samples=by_samples)
+    played = Simulation(policy, world, cost, faults=(Fault(1, 30, "slow", factor),))
+    played.listen = lambda at, record: fold.add(record)
+    played.run()
+    assert played.struck
+    slow = [(each.rank, each.cause, each.healed) for each in fold.ranks]
+    assert slow == ([(1, COMPUTE, None)] if factor > 1.0 else [])
+
+
+def test_small_batches_do_not_show_that_a_slow_rank_is_sound_again() -> None:
+    """They take no longer than whole ones did before, where a step costs what its samples cost."""
+    fold = SlowFold()
+    fold.add(Plan((1, 1), (0, 0), False, 0, True, True, 1, ""))
+    windows = [(0.2, 8)] * 5 + [(0.4, 8)] * 3 + [(0.2, 4)] * 4 + [(0.4, 8)] * 3 + [(0.2, 8)] * 3
+    for at, (seconds, samples) in enumerate(windows):
+        for rank, work in enumerate((WorkSeconds(0.0, seconds), WorkSeconds(0.0, 0.2))):
+            fold.add(Progress(float(at), rank, 0, 1, 8 if rank else samples, 0.5, 0.0, 0.1, work=work))
+    (named,) = fold.ranks
+    assert (named.rank, named.cause, named.healed) == (0, COMPUTE, 14.5)

@@ -64,6 +64,8 @@ class _WorkWindow:
     own: float
     whole: float
     """Including the time that it waited for a core."""
+    batch: float
+    """Samples per step: the steps of small batches need not be shorter."""
 
 
 def slow_ranks(m: Metrics, known: Records) -> Iterator[Figure]:
@@ -88,20 +90,31 @@ def slow_ranks(m: Metrics, known: Records) -> Iterator[Figure]:
             if row.seconds - SECOND <= each.began - zero and each.ended - zero <= row.named_s + SECOND
         ]
         before = [each for each in made if each.ended - zero < row.seconds + SECOND][WARM:]
-        yield Figure(f"{name}.windows", row.windows, len(slow))
+        # Windows with batches unlike the usual ones may not have counted.
+        least = min(len(slow), 2) if len({each.batch for each in slow}) > 1 else len(slow)
+        yield Figure(f"{name}.windows", row.windows, (least + len(slow)) / 2, (len(slow) - least) / 2)
         if slow and before:
             # On a crowded machine a rank's own work takes longer, too, and some of the earlier windows may have been
             # slow.
-            factors = [getattr(slow[-1], kind) / getattr(each, kind) for each in before for kind in _KINDS]
+            last = slow[-1]
+            by_sample = [(each, getattr(last, kind) / getattr(each, kind)) for each in before for kind in _KINDS]
+            factors = [ratio * by for each, ratio in by_sample for by in (1.0, last.batch / each.batch)]
             low, high = min(factors) / ROUGHLY, max(factors) * ROUGHLY
             yield Figure(f"{name}.factor", row.factor, (low + high) / 2, (high - low) / 2)
     for rank, begin, end in _slowed(m, known):
-        usual = [each.whole for each in windows[rank] if each.ended < begin][WARM:][-USUAL:]
-        then = [each.whole for each in windows[rank] if begin <= each.began and each.ended <= end]
-        if min(len(usual), len(then)) >= MANY and median(then) >= SLOWER * median(usual):
+        usual = [each for each in windows[rank] if each.ended < begin][WARM:][-USUAL:]
+        then = [each for each in windows[rank] if begin <= each.began and each.ended <= end]
+        if min(len(usual), len(then)) >= MANY and (times := _times_as_slow(then, usual)) >= SLOWER:
             rows = [row for row in m.slow_ranks if row.rank == rank and row.named_s + zero <= end + SECOND]
             named = any(row.healed_s is None or row.healed_s + zero > begin for row in rows)
-            yield Figure(f"slow_ranks has rank {rank}, {median(then) / median(usual):.3g} times as slow", named, True)
+            yield Figure(f"slow_ranks has rank {rank}, {times:.3g} times as slow", named, True)
+
+
+def _times_as_slow(then: Sequence[_WorkWindow], usual: Sequence[_WorkWindow]) -> float:
+    """Return how many times as long samples and steps took."""
+    samples = [median(each.whole for each in windows) for windows in (then, usual)]
+    steps = [median(each.whole * each.batch for each in windows) for windows in (then, usual)]
+    return min(samples[0] / samples[1], steps[0] / steps[1])
 
 
 def _slowed(m: Metrics, known: Records) -> Iterator[tuple[int, float, float]]:
@@ -126,15 +139,16 @@ def _windows(known: Records, rank: int) -> list[_WorkWindow]:
     """Return the windows of a rank that its reports describe."""
     inside, made = any(plan.in_step for plan in known.plans), list[_WorkWindow]()
     every: list[Progress | Averaged] = [*known.progress, *known.averaged]
-    began, samples, own, waited, averaged = None, 0, 0.0, 0.0, inside
+    began, samples, steps, own, waited, averaged = None, 0, 0, 0.0, 0.0, inside
     for event in sorted((event for event in every if event.rank == rank), key=attrgetter("at")):
         if isinstance(event, Averaged):
             averaged = True
         elif (work := event.work) is not None:
             began = event.at - event.busy_s if began is None else began
-            samples, away = samples + event.samples, work.no_core + work.no_core_data
+            samples, steps, away = samples + event.samples, steps + event.steps, work.no_core + work.no_core_data
             own, waited = own + work.compute + work.data - away, waited + away
             if samples and round(own + waited, 8) >= WINDOW_S and averaged:  # whatever the order of the sum
-                made.append(_WorkWindow(began, event.at, max(own, SECOND) / samples, (own + waited) / samples))
-                began, samples, own, waited, averaged = None, 0, 0.0, 0.0, inside
+                paces = max(own, SECOND) / samples, (own + waited) / samples
+                made.append(_WorkWindow(began, event.at, *paces, samples / steps))
+                began, samples, steps, own, waited, averaged = None, 0, 0, 0.0, 0.0, inside
     return made

@@ -14,7 +14,7 @@ from statistics import fmean, median_low
 from typing import Any
 
 from ddp.core.anomalies.outliers import Scatter
-from ddp.core.anomalies.pace import NOTHING, WorkPace, median_of
+from ddp.core.anomalies.pace import LEAST_PACE, NOTHING, WorkPace, grown, median_of
 from ddp.core.anomalies.slow_links import LinkWatch
 from ddp.core.messages.commands import Drop, Plan
 from ddp.core.messages.event_parts import WorkSeconds
@@ -23,15 +23,14 @@ from ddp.core.messages.join_events import Joined
 from ddp.core.values.frozen import replace
 
 SLOW, SOUND = 1.3, 1.15
-"""A window is slow if its samples take this multiple of the time before, and sound if they take at most this multiple."""
+"""A window is slow if its samples take this multiple of the time before, and sound if they take at most this multiple; so
+must its steps, as each sample of a small batch takes longer. It tells nothing where samples and steps disagree."""
 WINDOWS = 2
 """Consecutive slow windows after which a rank counts as slow, and sound ones after which it does not."""
 LEAST = 3
 """Windows needed to know a rank's pace."""
 KEPT = 16
 """Number of sound windows whose median is the pace."""
-LEAST_PACE = 1e-9
-"""Seconds per sample below which nothing is measured."""
 CROWDED, SHARED, TWICE = 1.0, 0.25, 2.0
 """A rank is on a crowded machine if it waits for a core for this multiple of the time that its work took before: the second
 one explains work that takes up to `TWICE` as long, as a core that is shared is slower while it runs, too; half of it does
@@ -88,6 +87,7 @@ class _RankWindows:
     began: float | None = None
     """Start of the present window; None: it begins with the next report."""
     samples: int = 0
+    steps: int = 0
     cores: list[float] = field(default_factory=list)
     """How long the fixed piece of work took, in reports of the present window."""
     spent: WorkPace = NOTHING
@@ -101,8 +101,8 @@ class _RankWindows:
     """Computing in the last window relative to the usual."""
     beside: deque[float] = field(default_factory=lambda: deque(maxlen=LEAST))
     """How many times as long as usual the other ranks computed in its last windows."""
-    past: deque[tuple[float, float, int]] = field(default_factory=lambda: deque(maxlen=KEPT))
-    """(end, seconds of computing, samples) of the last windows."""
+    past: deque[tuple[float, float, int, int]] = field(default_factory=lambda: deque(maxlen=KEPT))
+    """(end, seconds of computing, samples, steps) of the last windows."""
     scatter: Scatter = field(default_factory=Scatter)
     """Scatter of its own work relative to the others, while it does not count as slow."""
     work: _Watch = field(default_factory=_Watch)
@@ -157,7 +157,7 @@ class SlowFold:
             event.at - event.busy_s if own.began is None else own.began,
         )
         own.began, own.spent = spent.began, spent
-        own.samples += event.samples
+        own.samples, own.steps = own.samples + event.samples, own.steps + event.steps
         own.cores += [work.core] if work.core else []
         own.link.take(work.link)
         if not self._in_step:  # with one transfer per average, every report with a transfer is a window of the link
@@ -165,11 +165,11 @@ class SlowFold:
         # Reports are multiples of 0.1 us: whether a sum reaches the limit must not depend on its order.
         if not own.samples or round(spent.whole, 8) < LEAST_S or not (own.averaged or self._in_step):
             return
-        count = own.samples
+        count, steps = own.samples, own.steps
         core = fmean(own.cores) if own.cores else 0.0
-        pace = WorkPace(spent.compute / count, spent.data / count, spent.host / count, spent.began, core)
-        own.past.append((event.at, spent.compute, count))
-        own.began, own.samples, own.spent, own.averaged = None, 0, NOTHING, False
+        pace = WorkPace(spent.compute / count, spent.data / count, spent.host / count, spent.began, core, count / steps)
+        own.past.append((event.at, spent.compute, count, steps))
+        own.began, own.samples, own.steps, own.spent, own.averaged = None, 0, 0, NOTHING, False
         own.cores.clear()
         if self._in_step:
             self._link(event.rank, own.link, spent.began, event.at)
@@ -194,13 +194,19 @@ class SlowFold:
         if len(own.sound) < LEAST:
             own.sound.append(pace)
             return
-        usual = median_of(own.sound)
+        usual, named = median_of(own.sound), own.work.named is not None or own.whole.named is not None
+        limit = (SOUND if named else SLOW) * usual.whole
+        least, most = sorted((pace.whole, pace.whole * pace.batch / usual.batch))
+        unlike = least < limit <= most  # in size its batches are too unlike the usual ones to tell
+        measured, pace = pace, pace.as_batches_of(usual.batch)
         ratio = pace.own / max(usual.own, LEAST_PACE)
+        if ratio < SOUND and not (named and unlike):
+            own.sound.append(measured)
+        if unlike:
+            return
         own.beside.append(self._others(rank, pace.began))
         others = max(own.beside[-1], pace.core / usual.core if usual.core else 1.0)
-        own.compute = pace.compute / max(usual.compute, LEAST_PACE)
-        if ratio < SOUND:
-            own.sound.append(pace)
+        own.compute = grown(measured.compute, measured.batch, usual)
         beside, watched = ratio / max(others, 1.0), own.work.named is None
         self._change(rank, own.work, pace, usual, beside, others, at)
         # A slow machine slows its ranks by different factors.
@@ -283,9 +289,9 @@ def cause_of(now: WorkPace, usual: WorkPace, others: float) -> str:
 
 def _computing(rank: _RankWindows, since: float) -> float:
     """Return how many times as long as usual a rank computes since then, or in its last window."""
-    parts = [(seconds, samples) for end, seconds, samples in rank.past if end > since]
-    parts += [(rank.spent.compute, rank.samples)] if rank.samples else []
-    samples = sum(count for _, count in parts)
-    if not samples:
+    parts = [part for end, *part in rank.past if end > since]
+    parts += [[rank.spent.compute, rank.samples, rank.steps]] if rank.samples else []
+    if not parts:
         return rank.compute
-    return sum(seconds for seconds, _ in parts) / samples / max(median_of(rank.sound).compute, LEAST_PACE)
+    seconds, samples, steps = map(sum, zip(*parts, strict=True))
+    return grown(seconds / samples, samples / steps, median_of(rank.sound))

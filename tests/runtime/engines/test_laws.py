@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,8 +13,8 @@ import torch
 
 from ddp.backends import paired_backends, snapshot
 from ddp.backends.snapshot import average
-from ddp.core.messages.commands import Average, Reduce
-from ddp.core.messages.events import Averaged, Progress, RoundClosed
+from ddp.core.messages.commands import Average, Evaluate, Reduce
+from ddp.core.messages.events import Alive, Averaged, Progress, RankEvent, RoundClosed
 from ddp.core.policies import POLICIES
 from ddp.data.epoch_order import order
 from ddp.engine import solo
@@ -223,6 +224,27 @@ def test_an_evaluation_leaves_the_modes_of_modules_as_they_were(play: Play, tmp_
     modes = [module.training for module in modules]
     loop.replica.evaluate(0, 1, lambda: None)
     assert [module.training for module in modules] == modes
+
+
+@pytest.mark.parametrize(("deadline_s", "signs"), [(0.5, 9), (60.0, 1)])
+def test_the_shorter_the_deadline_the_more_signs_of_life_in_an_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deadline_s: float, signs: int
+) -> None:
+    """They came every second: with a deadline of half a second, sound ranks were given up."""
+    clock, sent = [0.0], list[RankEvent]()
+    monkeypatch.setattr("ddp.engine.loop.now", lambda: clock[0])
+    job = Job(toy.task, 1, 8, 0, 2, POLICIES["async"](), "cpu", tmp_path, deadline_s=deadline_s)
+    loop = TrainingLoop(job, 0, sent.append)
+
+    def evaluate(part: int, parts: int, heartbeat: Callable[[], None]) -> tuple[int, float, float, float]:
+        for _ in range(9):
+            clock[0] += 0.12
+            heartbeat()
+        return 1, 0.0, 0.0, 0.0
+
+    monkeypatch.setattr(loop.replica, "evaluate", evaluate)
+    loop.evaluate(Evaluate(0, 0, 0, 1, in_turn=False, reason=""))
+    assert sum(isinstance(event, Alive) for event in sent) == signs
 
 
 class Merging(torch.nn.Linear):

@@ -55,15 +55,17 @@ def test_losses_are_those_that_were_recorded(rows: list[dict[str, Any]], line: s
     assert any(each.startswith(line) for each in found) or not line, found
 
 
-def slow() -> tuple[Metrics, Records]:
-    """Two ranks, of which one takes four times as long from its step 200 on, and what the result says of it."""
+def slow(rest: int = 160) -> tuple[Metrics, Records]:
+    """Two ranks, of which one takes four times as long from its step 200 on, and what the result says of it. `rest`: samples
+    in ten steps of it from then on."""
     known, fold = Records(headers=HEADERS, plans=cast(Any, [SimpleNamespace(in_step=False)])), SlowFold()
     for window in range(40):
         for rank in (0, 1):
-            seconds = 0.2 * (4.0 if rank and window >= 20 else 1.0)
+            late = rank and window >= 20
+            seconds, samples = 0.2 * (4.0 if late else 1.0), rest if late else 160
             at = LAUNCHED + window + 0.9
-            report = events.Progress(at, rank, 0, 10, 160, 0.8, 1.0, 0.1, work=WorkSeconds(0.0, seconds))
-            average = events.Averaged(at + 0.01, rank, window, 10, 160, 0.01, 8, 0.0)
+            report = events.Progress(at, rank, 0, 10, samples, 0.8, 1.0, 0.1, work=WorkSeconds(0.0, seconds))
+            average = events.Averaged(at + 0.01, rank, window, 10, samples, 0.01, 8, 0.0)
             known.progress.append(report)
             known.averaged.append(average)
             fold.add(report)
@@ -95,6 +97,18 @@ def test_slow_ranks_are_those_that_reports_show(change: dict[str, Any], line: st
     earlier = metrics.model_copy(update={"schema_version": 4})
     assert list(recount.slow_ranks(earlier, known)) == []
     assert list(recount.slow_ranks(metrics, replace(known, headers=[]))) == []
+
+
+def test_batches_that_become_smaller_make_steps_as_slow_as_their_time() -> None:
+    metrics, known = slow(rest=10)
+    assert metrics.slow_ranks is not None
+    assert [row.factor for row in metrics.slow_ranks] == [4.0], "and not 64"
+    assert not [figure.wrong for figure in recount.slow_ranks(metrics, known) if figure.wrong]
+    shorter = [replace(each, work=WorkSeconds(0.0, 0.2)) for each in known.progress]
+    known = replace(known, progress=shorter)
+    assert not [
+        each.wrong for each in recount.slow_ranks(metrics.model_copy(update={"slow_ranks": []}), known) if each.wrong
+    ]
 
 
 TICK_S = 1e-7
