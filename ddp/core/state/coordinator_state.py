@@ -104,7 +104,7 @@ class CoordinatorState:
     raised: tuple[Raised, ...] = ()
     """Ranks that raised since the others last met."""
     moved: float = 0.0
-    """When a rank last reported more than a sign of life, or was last given an order."""
+    """When a rank last reported more than a sign of life, was last given an order, or was given up as silent."""
     savings: tuple[Saving, ...] = ()
     """Checkpoints in the making, oldest first."""
     saves: int = 0
