@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ddp.core.samples.spans import Batch, Chunk, micro_batches
 from ddp.core.settings.steps import PLAIN, StepSettings
 from ddp.data.epoch_order import order
-from ddp.data.seeded import seed_all
+from ddp.data.seeded import seeded
 from ddp.permutation import derive
 from ddp.replica.memory.flat import FlatState
 from ddp.replica.scalars import Scalars
@@ -96,8 +96,7 @@ class PlainTrainer:
 
     def __init__(self, course: OracleCourse, flat: bool = True) -> None:
         torch.set_num_threads(1)  # as in a rank: sums of several threads have another order
-        seed_all(derive(course.seed, "init"))
-        self.course, self.task = course, course.task()
+        self.course, self.task = course, seeded(derive(course.seed, "init"), course.task)
         self.model = self.task.model()
         if flat:
             FlatState(self.model)

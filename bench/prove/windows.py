@@ -185,13 +185,20 @@ def _mean(states: list[State], weights: list[float]) -> State:
 
 @torch.no_grad()
 def _take(plain: PlainTrainer, mean: State, snapshot: State | None) -> None:
-    """Copy the mean into the model; with a `snapshot`, add the difference between mean and snapshot instead."""
+    """Copy the mean into the model; with a `snapshot`, add the difference between mean and snapshot instead, but to
+    floating-point buffers only if none without negative values gets one."""
+    buffers = {name: value for name, value in plain.model.named_buffers() if value.is_floating_point()}
+    below = snapshot is not None and any(
+        bool(torch.minimum(value, mean[name]).min() >= 0 > (value - (snapshot[name] - mean[name])).min())
+        for name, value in buffers.items()
+        if name in mean and value.numel()
+    )
     seen: set[int] = set()
     for name, value in plain.model.state_dict().items():
         if value.data_ptr() in seen and value.numel():
             continue  # shares memory with another tensor
         seen.add(value.data_ptr())
-        if snapshot is None:
+        if snapshot is None or (below and name in buffers):
             value.copy_(mean[name])
         elif value.dtype is torch.bool:
             value.logical_or_(mean[name])

@@ -27,7 +27,7 @@ from ddp.core.messages.events import Reduced
 from ddp.core.values.frozen import finite
 from ddp.process.clock import now
 from ddp.process.memory import shared
-from ddp.replica.memory.buffers import signed
+from ddp.replica.memory.buffers import falls_below_zero, lengths, moves, signed
 from ddp.replica.memory.flat import KINDS, Section, swapped
 from ddp.replica.memory.weighted_mean import average, ratio
 from ddp.replica.optim.optimizer_state import InnerOptimizer
@@ -73,6 +73,7 @@ class Backend:
         self._sections = [*loop.replica.state.sections, *self._inner.sections]
         self._snapshot = [_like(job.scratch, section, rank) for section in self._sections]
         self._average = [_like(job.scratch, section, NOBODY) for section in self._sections]
+        self._lengths = [lengths(section, loop.replica.model) for section in self._sections]
         self._divergence = _open(job.scratch, f"divergence-{rank}", torch.float64, 2)
         self._velocities = [
             _velocity(job.scratch, section.values.dtype, section.values.numel())
@@ -97,12 +98,15 @@ class Backend:
     def apply(self, round: int, exact: bool) -> AverageResult:
         """Add the change by the average to the replica; integer buffers take the maximum.
 
-        The state of the rank's own optimizer becomes the average: adding a change could make a second moment negative."""
+        The state of the rank's own optimizer becomes the average: adding a change could make a second moment negative. So do
+        all floating-point buffers where a value of one that is never negative, such as a variance, would be so."""
         began = now()
         self._loop.replica.state.gather()
+        below = not exact and self._falls_below_zero()
         for section, excess, mean in zip(self._sections, self._snapshot, self._average, strict=True):
             own, apart = section.values, self._apart and section.kind == "parameters"
-            if section.kind == "optimizer" or (exact and not apart):
+            whole = section.kind == "optimizer" or (exact and not apart) or (below and moves(section))
+            if whole:
                 own.copy_(mean)
             elif own.dtype is torch.bool:
                 own.logical_or_(mean.to(own.device))
@@ -112,6 +116,14 @@ class Backend:
         self._applied = True
         seconds = self._loop.meter.add("copy", began, size=2 * self._bytes) - began
         return AverageResult(seconds, 2 * self._bytes, *map(finite, self._divergence.tolist()))
+
+    def _falls_below_zero(self) -> bool:
+        parts = zip(self._sections, self._snapshot, self._average, self._lengths, strict=True)
+        return any(
+            falls_below_zero(section.values, *(each.to(section.values.device) for each in (excess, mean, lengths)))
+            for section, excess, mean, lengths in parts
+            if moves(section)
+        )
 
     def averaged_weights(self, exact: bool) -> AbstractContextManager[None]:
         """Swap in the average for an evaluation. Before the first average the replica is the shared model, as when a run

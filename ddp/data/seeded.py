@@ -9,12 +9,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
+T = TypeVar("T")
 _FUNCTIONS = frozenset(
     (
         *("rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like"),
@@ -39,10 +40,19 @@ def seed_others(seed: int) -> None:
     np.random.seed(seed & 0xFFFF_FFFF)
 
 
-def seed_all(seed: int) -> None:
+def _seed_all(seed: int) -> None:
     """Seed the global generators of torch, NumPy and Python with any 64-bit integer."""
     torch.manual_seed(seed)
     seed_others(seed)
+
+
+def seeded(seed: int, make: Callable[[], T]) -> T:
+    """Return what `make` makes; seed all generators before it, and again after it, as it may import modules that draw
+    numbers or seed."""
+    _seed_all(seed)
+    made = make()
+    _seed_all(seed)
+    return made
 
 
 def others() -> tuple[Any, Any]:

@@ -196,14 +196,14 @@ class TrainingLoop:
         """Call the user's epoch callback for each epoch up to `last` that has not begun. Its time is in no slice."""
         replica, rates, fraction = self.replica, self.replica.rates, self.replica.fraction(seen)
         rank, size, device, steps, version = self.rank, self.job.world_size, self.device, self.total_steps, self.version
-        if (callback := replica.task.epoch_callback) is not None:
-            for epoch in range(self.begun + 1, last + 1):
-                torch.manual_seed(derive(self.job.seed, "callback", epoch))  # the same random numbers on all ranks
-                handle = WorkerHandle(rank, size, device, epoch, steps, version, replica.model, rates, fraction)
-                with rates.unchanged():
-                    callback(epoch, handle)
-            if last > self.begun:
-                replica.expect(self._held.until(last))
+        if (callback := replica.task.epoch_callback) is not None and last > self.begun:
+            with getattr(replica.gradient_sync, "changeable_parameters", nullcontext)():
+                for epoch in range(self.begun + 1, last + 1):
+                    torch.manual_seed(derive(self.job.seed, "callback", epoch))  # the same random numbers on all ranks
+                    handle = WorkerHandle(rank, size, device, epoch, steps, version, replica.model, rates, fraction)
+                    with rates.unchanged():
+                        callback(epoch, handle)
+            replica.expect(self._held.until(last))
         self.replica.state.check_added(self.replica.model)
         self.begun = max(self.begun, last)
 

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 import torch
 
 from ddp.core.errors import OutOfResources
-from ddp.data.seeded import seed_all
+from ddp.data.seeded import seeded
 from ddp.engine.forked_rank import ForkedRank
 from ddp.engine.once import Once
 from ddp.engine.rank import main
@@ -31,9 +31,8 @@ def prepared(job: Job) -> Callable[[], Task]:
     """Make the task and its data with the random numbers of a `Replica`, which draws in this order; return a function that
     gives them to one."""
     torch.set_num_threads(1)
-    seed_all(derive(job.seed, "init"))
     make = Once(partial(_loading_once, job))
-    task = make()
+    task = seeded(derive(job.seed, "init"), make)
     task.optimizer(list(task.model().parameters()))
     task.train_data()
     task.eval_data()

@@ -20,7 +20,7 @@ from ddp.data.batch_loader import feed
 from ddp.data.contents import value_sum
 from ddp.data.data_record import DataRecord
 from ddp.data.epoch_order import EpochOrder
-from ddp.data.seeded import seed_all
+from ddp.data.seeded import seeded
 from ddp.permutation import derive
 from ddp.process.meter import Meter
 from ddp.process.slowdown import Slowdown
@@ -54,9 +54,8 @@ class Replica:
 
     def __init__(self, job: Job, device: torch.device, meter: Meter, slowdown: Slowdown) -> None:
         torch.set_num_threads(1)
-        seed_all(derive(job.seed, "init"))  # all ranks create the same model and data
         self._job, self._meter, self._slowdown, self._device = job, meter, slowdown, device
-        self.task = job.task()
+        self.task = seeded(derive(job.seed, "init"), job.task)  # all ranks create the same model and data
         self.model = trainable(self.task.model()).to(device)
         self.state = FlatState(self.model)
         # A list: the factory may iterate over it more than once.

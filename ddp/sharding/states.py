@@ -98,13 +98,11 @@ def load_full_state_dict(sharded: ShardedStep, whole: StateDict) -> None:
     groups = whole["optimizer"]["param_groups"]
     if [len(group["params"]) for group in groups] != [len(members) for members in sharded.before]:
         raise ValueError("the state dict is of an optimizer with other parameter groups: make it as it was made then")
-    site.collectives.fence()  # no rank gathers the old values any more
-    with sharded.full_parameters():
+    with sharded.changeable_parameters():
         try:
             site.model.load_state_dict(whole["model"])
         except RuntimeError as error:
             raise ValueError(f"the state dict is of another model: {error}") from error
-        sharded.reload()
     shards = {shard.parameter: shard for shard in sharded.shards}
     for group, saved, members in zip(optimizer.param_groups, groups, sharded.before, strict=True):
         group.update({key: value for key, value in saved.items() if key != "params"})

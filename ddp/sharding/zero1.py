@@ -8,7 +8,7 @@ every step all ranks have the same parameters, with the bits of a replay of all 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Protocol
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ddp.comm.collectives import Collectives
-from ddp.comm.transports.base import MAX, ShardRange
+from ddp.comm.transports.base import MAX, ExchangeBroken, ShardRange
 from ddp.core.errors import EngineError
 from ddp.core.samples.spans import Batch
 from ddp.gradients.average import meet_counters
@@ -52,6 +52,10 @@ class Zero(GradientSync, Protocol):
 
     def full_parameters(self) -> AbstractContextManager[None]:
         """Make the model's parameters whole on every rank inside of the block. All ranks enter it together."""
+        ...
+
+    def changeable_parameters(self) -> AbstractContextManager[None]:
+        """Make them whole in the same way, and keep what the block changes."""
         ...
 
     def unwrap(self) -> None:
@@ -101,7 +105,7 @@ class ShardedStep:
         """Raise ValueError at the first step if the ranks' models differ; EngineError after a step that broke while
         parameters were gathered."""
         if self._torn:
-            raise EngineError("a step broke while its parameters were handed out: go on from a checkpoint")
+            raise EngineError("an exchange of parameters broke: go on from a checkpoint")
         if self._met:
             return
         mine = int(self._digest[:15], 16)
@@ -211,6 +215,18 @@ class ShardedStep:
     def reload(self) -> None:
         """Copy this rank's shards from whole parameters that were replaced; call between steps, inside of
         `full_parameters`."""
+
+    @contextmanager
+    def changeable_parameters(self) -> Iterator[None]:
+        """Make the parameters whole between steps, and keep what the block changes: see `Zero`. Raises ExchangeBroken."""
+        try:
+            self.site.collectives.fence()  # no rank gathers the old values any more
+            with self.full_parameters():
+                yield
+                self.reload()
+        except ExchangeBroken:
+            self._torn = True  # nobody knows which changes are kept
+            raise
 
     def unwrap(self) -> None:
         """End the sharding: see `Zero`."""

@@ -12,8 +12,10 @@ from torch import Tensor, nn
 from bench.results.analysis.volume import volume
 from bench.results.runfolder import find_runs
 from ddp.engine.modes import modes
+from ddp.replica.handle import WorkerHandle
 from ddp.trainer import TrainedState
 from tests.api.conftest import Make, right
+from tests.api.trained import equal
 from tests.runtime import toy
 from tests.slow import slow
 
@@ -86,6 +88,24 @@ def test_a_model_that_is_frozen_in_part_sends_what_the_formula_says(make: Make, 
     known = volume(metrics, run.config)
     assert known.expected is not None
     assert known.expected <= known.bytes <= 1.5 * known.expected
+
+
+@torch.no_grad()
+def shrink(epoch: int, worker: WorkerHandle) -> None:
+    for value in (*worker.model.parameters(), worker.model.get_buffer("1.running_mean")):
+        value.mul_(0.5 + 0.1 * epoch).clamp_(-0.3, 0.3)
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("mode", ["zero3", *slow("zero1", "zero2")])
+def test_what_a_callback_changes_is_kept(make: Make, tmp_path: Path, mode: str) -> None:
+    """In `zero3` the changes of the first callback were lost, and the second could read no parameter."""
+    same: dict[str, Any] = {"epochs": 3, "transport": "memory", "epoch_callback": shrink}
+    truth = make(mode="nccl_sync", **same).run().join().state_dict()
+    more = {"checkpoint_folder": tmp_path, "checkpoint_unit": "epochs"}
+    assert equal(make(mode=mode, **same, **more).run().join().state_dict(), truth)
+    resumed = make(mode=mode, **same, resume=sorted(tmp_path.glob("0*"))[0]).run().join()
+    assert equal(resumed.state_dict(), truth)
 
 
 @pytest.mark.usefixtures("in_process")

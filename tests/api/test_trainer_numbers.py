@@ -98,6 +98,33 @@ def test_a_run_in_place_draws_numbers_of_its_seed_and_puts_the_generators_back(m
     assert all(torch.equal(again.params[name], value) for name, value in state.params.items())
 
 
+def opened() -> Any:
+    torch.manual_seed(0)
+    return lambda: nn.Linear(6, 2)
+
+
+class Seeding:
+    """A factory whose module seeds torch at its top, when a rank opens its parcel."""
+
+    def __reduce__(self) -> Any:
+        return opened, ()
+
+    def __call__(self) -> nn.Module:
+        return nn.Linear(6, 2)
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+def test_a_module_that_seeds_torch_where_it_is_imported_leaves_the_initial_values_as_they_are(
+    make: Make, seed: int
+) -> None:
+    def start(**more: Any) -> dict[str, Tensor]:
+        still: dict[str, Any] = {"optimizer_factory": lambda p: torch.optim.SGD(p, lr=0.0), "epochs": 1, "seed": seed}
+        return make(**still, policy="sync", backend="nccl", **more).run().join().params
+
+    alone, two = (start(model_factory=Seeding(), world_size=size) for size in (1, 2))
+    assert all(torch.equal(alone[name], value) for name, value in two.items())
+
+
 class Words(Dataset[Any]):
     def __len__(self) -> int:
         return 20

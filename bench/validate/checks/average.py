@@ -164,7 +164,7 @@ class _Rounds:
 
     def _moved(self, event: Averaged, part: Snapshot | Averaged) -> str:
         """Return how far a replica is from its old state plus (average - contribution), times the elastic rate if one
-        is set."""
+        is set. Buffers of a rank that trained on may be the average instead: the sum could be a negative variance."""
         elastic = self._settings.get("elastic")
         if elastic is None and (event.sketch_before, event.sketch_after) == (_sketch(part), _average(event)):
             return ""  # the replica is the average
@@ -176,6 +176,10 @@ class _Rounds:
             (-way, decode(_sketch(part))),
         ]
         far = apart(self._groups, event.sketch_after, combine(terms), 2 * FEW)
+        if far and self._by_snapshot:
+            added = np.array([float(group.kind != "buffers") for group in self._groups])
+            terms = [(added, terms[0][1]), terms[1], (-way * added, terms[2][1])]
+            far = far if apart(self._groups, event.sketch_after, combine(terms), 2 * FEW) else None
         return str(far) if far else ""
 
     def _optimizer(self, event: Averaged, parts: Mapping[int, Snapshot | Averaged]) -> str:

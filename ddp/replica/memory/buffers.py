@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from ddp.replica.memory.flat import FlatState, Section
@@ -20,6 +20,24 @@ SIGNED = {torch.bool: torch.uint8, torch.uint16: torch.int16, torch.uint32: torc
 def moves(section: Section) -> bool:
     """Return whether the buffers of a section are averaged."""
     return section.kind == "buffers" and section.values.is_floating_point()
+
+
+def lengths(section: Section, model: nn.Module) -> Tensor:
+    """Return the numbers of elements of the buffers of `model` in a section, in their order; padding counts to the one
+    before it."""
+    flat, size = section.values, section.values.numel()
+    places = ((b.data_ptr() - flat.data_ptr()) // flat.element_size() for b in model.buffers() if b.numel())
+    starts = sorted({0, size, *(place for place in places if 0 <= place < size)})
+    return torch.tensor(starts).diff()
+
+
+def falls_below_zero(own: Tensor, excess: Tensor, mean: Tensor, lengths: Tensor) -> bool:
+    """Return whether own - excess has a negative value in a buffer that has none in `own` and in `mean`. `lengths`: of the
+    buffers in these flat tensors."""
+    before, after = (
+        torch.segment_reduce(values, "min", lengths=lengths) for values in (torch.minimum(own, mean), own - excess)
+    )
+    return bool(((before >= 0) & (after < 0)).any())
 
 
 class BufferChanges:

@@ -18,8 +18,10 @@ import torch
 
 from ddp.backends import allreduce
 from ddp.backends.base import load
+from ddp.backends.snapshot import Reducer
 from ddp.comm.transports.base import ExchangeBroken
-from ddp.core.messages.commands import Average, Join
+from ddp.core.messages.commands import Average, Join, Reduce
+from ddp.core.messages.events import Reduced
 from ddp.core.samples.spans import Batch
 from ddp.core.settings.averaging import WIRES, Averaging
 from ddp.core.worker import Step
@@ -85,6 +87,30 @@ def test_averaging_right_after_an_average_changes_nothing(tmp_path: Path, backen
 
 def once(samples: tuple[int, ...], rank: int, loop: TrainingLoop, index: int) -> int:
     return wander(samples, rank, loop, index) if index == 0 else samples[rank]
+
+
+@pytest.mark.parametrize("fallen", [False, True])
+def test_no_running_variance_becomes_negative_by_an_average(tmp_path: Path, fallen: bool) -> None:
+    """Floating-point buffers become the average then; parameters and counters keep what was trained meanwhile."""
+    course = job(tmp_path, "cpu", Averaging(), task=partial(toy.task, norm=True))
+    done: list[Any] = []
+    first, second = (Actor(course, rank, once) for rank in range(2))
+    norms: list[Any] = [actor.loop.replica.model.get_submodule("1") for actor in (first, second)]
+    norms[0].running_var.fill_(0.25)
+    for actor in (first, second):
+        actor.backend.snapshot(Average(actor.rank, 0, (0, 1), False, ""))
+    with Reducer(course, done.append) as reducer:
+        reducer._reduce(Reduce(0, (0, 1), (1, 1), ""))
+    assert isinstance(done[-1], Reduced), done
+    norms[1].weight.data.add_(1.0)
+    norms[1].running_mean.sub_(0.5)  # a mean may be negative
+    norms[1].num_batches_tracked.add_(2)
+    norms[1].running_var[3] = 0.125 if fallen else 0.5
+    second.backend.apply(0, exact=False)
+    assert norms[1].weight.tolist() == [2.0] * 12
+    assert int(norms[1].num_batches_tracked) == 2
+    assert norms[1].running_mean.tolist() == [0.0 if fallen else -0.5] * 12
+    assert norms[1].running_var.tolist() == [0.625] * 3 + [0.625 if fallen else 0.125] + [0.625] * 8
 
 
 def exchanged(job: Job, rank: int) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from ddp.core.messages.commands import Evaluate
 from ddp.core.messages.events import Finished
@@ -16,8 +17,10 @@ from ddp.core.worker import Step
 from ddp.data import seeded
 from ddp.data.seeded import others
 from ddp.engine.loop import TrainingLoop
+from ddp.engine.spare_ranks import prepared
 from ddp.process import channel
 from ddp.replica.evidence import keeper
+from tests.runtime import toy
 from tests.runtime.averaging.scripted_ranks import job
 
 
@@ -42,6 +45,20 @@ def test_generators_go_on_over_epochs_and_evaluations_and_are_each_ranks_own(tmp
     assert all(state == second[0] for state in second)
     assert first[0][0] != second[0][0]
     assert first[0][1] != second[0][1]
+
+
+def test_a_task_that_draws_in_some_processes_only_leaves_the_model_of_spares_and_ranks_as_it_is(tmp_path: Path) -> None:
+    """Modules that a user's task imports seed torch, or draw from it, where they are imported first."""
+    counts = iter(range(1, 4))
+
+    def task() -> Any:
+        torch.rand(next(counts))
+        return toy.task()
+
+    plain = replace(job(tmp_path, "cpu", Averaging()), task=task)
+    spare = replace(plain, task=prepared(plain))
+    loops = [TrainingLoop(each, 0, lambda event: None) for each in (plain, spare, plain)]
+    assert len({loop.replica.state.digest() for loop in loops}) == 1
 
 
 def test_what_a_rank_ends_with_fits_into_a_message_after_any_number_of_epochs(

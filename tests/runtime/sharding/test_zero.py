@@ -7,10 +7,13 @@ import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
 
+from ddp.comm.transports.base import ExchangeBroken
+from ddp.core.errors import EngineError
 from ddp.core.samples.spans import Batch
 from ddp.gradients import owned
 from ddp.process.clock import now
@@ -194,6 +197,22 @@ def misuse(folder: Path, rank: int, world_size: int):
 
 def test_wrong_use_says_what_to_do(tmp_path: Path) -> None:
     together(misuse, tmp_path, 2)
+
+
+def broken(folder: Path, rank: int, world_size: int, kind: str) -> None:
+    team = Team(folder, rank, world_size, kind, "memory")
+    team.step(0)
+    team.collectives.fence = Mock(side_effect=ExchangeBroken("another rank is gone"))  # type: ignore[method-assign]
+    with pytest.raises(ExchangeBroken):
+        team.sharded.changeable_parameters().__enter__()
+    team.collectives.close()
+    with pytest.raises(EngineError, match="go on from a checkpoint"):
+        team.sharded.begin(Batch(0, rank, rank + 1, 2))
+
+
+@pytest.mark.parametrize("kind", ["zero3", *slow("zero1")])
+def test_no_rank_trains_on_when_some_changes_of_parameters_may_be_lost(tmp_path: Path, kind: str) -> None:
+    together(broken, tmp_path, 2, kind)
 
 
 def test_what_is_exchanged_during_a_backward_pass_is_no_computing(tmp_path: Path) -> None:

@@ -1,15 +1,22 @@
-"""Averages that PyTorch's local SGD makes: inside steps where they are due, and nowhere else; and for evaluations."""
+"""Averages of PyTorch's local SGD are inside steps where they are due, and nowhere else. Buffers may become an average."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+
+import pytest
 
 from bench.validate.checks.average import _due
 from bench.validate.checks.evaluation import _models
 from ddp.core.messages.event_parts import StepSketch
-from ddp.core.messages.events import Evaluated, Progress
-from tests.bench.validate.sketched import GROUPS, mixed, sketch
+from ddp.core.messages.events import Averaged, Evaluated, Progress
+from tests.bench.references import one
+from tests.bench.streams import make_spec
+from tests.bench.validate.sketched import GROUPS, mixed, put, sketch
+from tests.bench.validate.told import each, write
 
 FIRST, PERIOD = 100, 4
 
@@ -52,3 +59,23 @@ def test_what_is_evaluated_is_the_mean_of_replicas() -> None:
     assert evaluated(mixed([(0.5, first), (0.5, second)]), first, second) == ""
     assert "not the mean of the ranks' replicas (head.bias" in evaluated(first, first, second)
     assert evaluated(first, "", second) == ""
+
+
+@pytest.mark.parametrize(("before", "after", "name"), [([2], [], "PASS"), ([1], [], "FAIL"), ([2], [2], "FAIL")])
+def test_buffers_alone_may_become_the_average(tmp_path: Path, before: list[int], after: list[int], name: str) -> None:
+    """Groups that moved on after the snapshot, and those that are not the average after it."""
+    other = sketch(9.0, 9.0, 9.0)
+    write(
+        tmp_path,
+        make_spec("cpu_async"),
+        each(
+            Averaged,
+            lambda e: replace(
+                e,
+                sketch_before=put(e.sketch_before, other, before),
+                sketch_average=e.sketch_average or e.sketch_after,
+                sketch_after=put(e.sketch_after, mixed([(0.5, other)]), after),
+            ),
+        ),
+    )
+    assert one(tmp_path, tmp_path / "none", "average").name == name
