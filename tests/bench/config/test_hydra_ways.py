@@ -52,6 +52,34 @@ def test_a_users_preset_that_is_a_sweep_by_itself(
     assert "planned: 2 runs of 1 cell" in capsys.readouterr().out
 
 
+def test_several_experiments_are_swept_unless_one_is_a_sweep_by_itself(
+    bench: Bench, own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their sweeps were left out without a word."""
+    (own / "experiment/other.yaml").write_text(MINE.replace("mlp", "lenet"))
+    for verb in ([], ["plan"]):
+        for words in (["experiment=smoke,mine"], ["-m", "experiment=mine,ci"]):
+            assert bench(*verb, "-cd", str(own), *words) == 2
+            assert "is a sweep of its own: give each its own command, without -m" in capsys.readouterr().err
+    assert bench("plan", "-cd", str(own), "-m", "experiment=mine,other") == 0
+    assert "planned: 2 runs of 2 cells" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("word", ["model=[mlp,lenet]", "mode=[solo,nccl_cadence]", "experiment=[ci,smoke]"])
+def test_a_list_in_brackets_is_no_sweep(bench: Bench, word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The last of it was taken."""
+    for verb in ([], ["plan"]):
+        assert bench(*verb, word) == 2
+        assert "=[...] chooses several at once: leave out the brackets" in capsys.readouterr().err
+
+
+def test_a_preset_chooses_one_of_each_group(bench: Bench, own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (own / "experiment/mine.yaml").write_text(MINE.replace("model: mlp", "model: [mlp, lenet]"))
+    for verb in ([], ["plan"]):
+        assert bench(*verb, "-cd", str(own), "experiment=mine") == 2
+        assert "model=[...] chooses several at once" in "".join(capsys.readouterr())
+
+
 def test_a_sweeper_is_chosen_on_the_command_line(bench: Bench, own: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In a preset Hydra leaves it out without a word."""
     sweep = "hydra: {mode: MULTIRUN, sweeper: {params: {seed: '0,1'}}}\n"
