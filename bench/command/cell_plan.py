@@ -18,7 +18,6 @@ from bench.config.config_checks import Machine, check_faults
 from bench.config.plan import RunPlan, plan
 from bench.config.user_parts import code_of, settled
 from bench.models import MODELS
-from bench.results.runfolder import CONFIG, read_object
 from ddp.backends import preload_of
 from ddp.engine.modes import engine_of
 from ddp.process.cores import cores
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 def resume_source(path: str, settings: dict[str, Any]) -> ResumeSource | Path | None:
     """Return the run to resume, or the folder of a run that has finished already; None if its mode makes no
     checkpoints. Raise UsageError."""
-    from bench.runner.resume import NoCheckpoints, agree, locate
+    from bench.runner.resume import NoCheckpoints, check_finished, locate
 
     with usage():
         try:
@@ -39,7 +38,7 @@ def resume_source(path: str, settings: dict[str, Any]) -> ResumeSource | Path | 
         except NoCheckpoints:
             return None
         if isinstance(source, Path):
-            agree(settings, read_object(source / CONFIG))
+            check_finished(settings, source)
     return source
 
 
@@ -103,7 +102,8 @@ def resolve(
 
 def _check_source(source: ResumeSource, machine: Machine) -> None:
     """Raise ValueError if the configuration in a run's folder now makes another run than it did then."""
-    from bench.runner.resume import check, config_of
+    from bench.runner.resume import check
+    from bench.runner.saved_config import config_of
 
     before = settled(config_of(source.config, source.folder))
     able = replace(machine, gpus=max(machine.gpus, before.world_size or 0))  # it need not be run here as it was

@@ -164,6 +164,7 @@ class Session:
         except (OmegaConfBaseException, ValueError) as error:  # settings check themselves
             raise UsageError(complain(error)) from error
         settings = settings_of(composed)
+        ranks = self.machines.process.world_size if self.machines is not None else None
         source = resume_source(config.resume, settings) if config.resume is not None else None
         if isinstance(source, Path):
             return self._finished(source)
@@ -172,9 +173,9 @@ class Session:
 
             with usage():
                 if source is not None:
-                    config = configured(config, settings, source)
+                    config = configured(config, settings, source, ranks)
                 else:
-                    config, note = begun_anew(Path(path), config, settings)
+                    config, note = begun_anew(Path(path), config, settings, ranks)
                     self._note([note])
                 self.config = config
         if port is not None and self.launched:

@@ -67,7 +67,7 @@ def _audited(run: Run) -> AuditReport:
     from bench.audit.audit_input import order_of
     from bench.audit.process import AuditProcess
     from bench.command.cell_plan import make_plan
-    from bench.runner.resume import config_of
+    from bench.runner.saved_config import config_of
 
     folder = run.path
     with usage():

@@ -65,7 +65,7 @@ def _trained_again(run: Run, output: str) -> Metrics:
 
     from bench.command.cell_plan import make_plan
     from bench.runner.launch import launch
-    from bench.runner.resume import config_of
+    from bench.runner.saved_config import config_of
 
     with usage():
         config = config_of(read_object(run.path / CONFIG), run.path)
