@@ -26,7 +26,7 @@ from omegaconf import DictConfig
 from bench.base.console import VERBOSITY
 from bench.base.environment import gpus
 from bench.config.point_task import LostPoint
-from bench.config.sharing import VISIBLE, Resources, SharingPlan
+from bench.config.sharing import VISIBLE, Resources, SharingPlan, visible_gpus
 from ddp.launcher.environment import read
 from ddp.process.cores import cores
 from ddp.process.forkserver import script_left_alone, warm
@@ -43,7 +43,7 @@ def resources() -> Resources:
         if (placement := read(os.environ)) is not None and placement.world_size > 1:
             return Resources(1)
     visible = os.environ.get(VISIBLE)
-    named = tuple(map(str, range(len(gpus())))) if visible is None else tuple(filter(None, visible.split(",")))
+    named = tuple(map(str, range(len(gpus())))) if visible is None else visible_gpus(visible)
     return Resources(cores(), named, psutil.virtual_memory().available)
 
 

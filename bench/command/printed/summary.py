@@ -6,6 +6,7 @@ Imports validation only when needed: it imports pandas and matplotlib, which wou
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 from collections import Counter
@@ -132,7 +133,9 @@ def show_search(summary: Summary, search: Mapping[str, Any]) -> None:
         if isinstance(best := search.get(name), Mapping):
             value = search.get("best_value", search.get("best_evaluated_result"))
             settings = " ".join(f"{key}={value}" for key, value in best.items())
-            summary.show([Line("best", f"{settings}  ({value})")], whole=True)
+            none = "no run has the objective: all failed, or missed their target"
+            known = not isinstance(value, float) or math.isfinite(value)
+            summary.show([Line("best", f"{settings}  ({value})" if known else none)], whole=True)
     summary.show([Line("best", f"{solution}") for solution in search.get("solutions", ())], whole=True)
 
 

@@ -10,7 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 from omegaconf import OmegaConf
+from rich.console import Console
 
+from bench.command.printed.summary import Summary, show_search
 from bench.config.compose import composing
 from bench.config.composed import typed
 from bench.config.hydra_errors import PRESETS, known_keys
@@ -182,6 +184,15 @@ def test_what_a_search_goes_by(name: str, value: float, of_a_failed_one: float, 
     sweeper = {"sweeper": {"direction": "?", "params": None}}
     composed = OmegaConf.create({"objective": name, "model": {"name": "mlp"}, "hydra": sweeper})
     assert direction(composed, ()) == [f"hydra.sweeper.direction={way}"]
+
+
+def test_the_best_of_a_search_that_found_nothing_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    """It named a run that never ran."""
+    for value, said in ((inf, "no run has the objective"), (0.5, "train.lr=3  (0.5)")):
+        show_search(Summary(Console()), {"name": "optuna", "best_params": {"train.lr": 3}, "best_value": value})
+        out = capsys.readouterr().out
+        assert said in out
+        assert ("train.lr" in out) == (value == 0.5)
 
 
 def test_a_run_that_never_got_to_its_target_is_the_worst() -> None:
