@@ -100,8 +100,8 @@ def _started(arguments: list[str]) -> tuple[Settings | None, bool, list[str]]:
 def _plan(arguments: list[str]) -> int:
     from bench.command.verbs.plan_command import show
 
-    *_, arguments = _started(arguments)  # how it starts changes nothing in the plan
-    return show(arguments, tuple(VERBS))
+    launcher, _, arguments = _started(arguments)
+    return show(arguments, tuple(VERBS), launcher)
 
 
 def _report(arguments: list[str]) -> int:

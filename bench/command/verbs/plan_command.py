@@ -26,6 +26,7 @@ from bench.config.command_checks import check_command
 from bench.config.compose import compose
 from bench.config.composed import typed
 from bench.config.config import Config
+from bench.config.launch_settings import Settings
 from bench.config.spec import RunSpec
 from bench.config.user_parts import settled
 from bench.loggers import chosen
@@ -60,6 +61,8 @@ SOURCES = {
 class PlannedRuns:
     """The runs of a command line."""
 
+    word: str = "plan"
+    """The word that asks for the plan."""
     specs: list[RunSpec] = field(default_factory=list)
     done: list[bool] = field(default_factory=list)
     """By run: whether it has finished already, so that a sweep skips it."""
@@ -76,7 +79,7 @@ class PlannedRuns:
             check_command(config)
             chosen(config.logger)
             if config.resume is not None:
-                why = "a run that is gone on with is as it was begun; leave out plan"
+                why = f"a run that is gone on with is as it was begun; leave out {self.word}"
                 raise ValueError(f"resume={config.resume}: {why}")
             keys = [override.partition("=")[0].lstrip("+~") for override in words]
             spec = self.resolved(config, keys)
@@ -97,9 +100,13 @@ class PlannedRuns:
         return resolve(config, this_machine(), keys).spec
 
 
-def show(arguments: list[str], verbs: tuple[str, ...]) -> Exit:
-    """Print the plan of a command line. Raise UsageError."""
+def show(arguments: list[str], verbs: tuple[str, ...], launcher: Settings | None = None) -> Exit:
+    """Print the plan of a command line, whose runs a `launcher` may start. Raise UsageError."""
     planned = PlannedRuns()
+    if launcher is not None:
+        from bench.command.sweeps.submitted import Points
+
+        planned = Points(settings=launcher)
     compose(arguments, verbs, planned.job, planned.left_out.append, planning=True)
     for line in table(planned, _history(planned)):
         print(line)
