@@ -94,3 +94,16 @@ def test_an_audit_needs_no_machine_that_could_train_the_run(
         monkeypatch.setattr(cell_plan, "this_machine", lambda hosts=1, there=there: Machine(2, there, hosts))
         with pytest.raises(UsageError, match=f"planned {run.metrics.run_id}"):
             audit_command._audited(run)
+
+
+def test_an_unknown_option_of_prove_is_no_run_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    assert dispatch(["prove", "model=mlp", "mode=solo", "--stepz", "3"]) == Exit.USAGE
+    assert "unknown option '--stepz'; did you mean '--steps'?" in capsys.readouterr().err
+
+
+def test_a_folder_of_presets_is_no_run_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "experiment").mkdir()
+    assert dispatch(["prove", "model=mlp", "mode=solo", "--config-dir", str(tmp_path), "experiment=mine"]) == Exit.USAGE
+    assert "mine" in capsys.readouterr().err
+    assert dispatch(["prove", str(tmp_path), "model=mlp"]) == Exit.USAGE
+    assert "a run of a script is proved by itself" in capsys.readouterr().err
