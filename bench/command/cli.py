@@ -101,7 +101,8 @@ def _plan(arguments: list[str]) -> int:
     from bench.command.verbs.plan_command import show
 
     launcher, _, arguments = _started(arguments)
-    return show(arguments, tuple(VERBS), launcher)
+    submitted = None if launcher is None else import_module("bench.command.sweeps.submitted").Points(settings=launcher)
+    return show(arguments, tuple(VERBS), submitted)
 
 
 def _report(arguments: list[str]) -> int:

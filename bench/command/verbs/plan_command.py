@@ -26,7 +26,6 @@ from bench.config.command_checks import check_command
 from bench.config.compose import compose
 from bench.config.composed import typed
 from bench.config.config import Config
-from bench.config.launch_settings import Settings
 from bench.config.spec import RunSpec
 from bench.config.user_parts import settled
 from bench.loggers import chosen
@@ -100,13 +99,9 @@ class PlannedRuns:
         return resolve(config, this_machine(), keys).spec
 
 
-def show(arguments: list[str], verbs: tuple[str, ...], launcher: Settings | None = None) -> Exit:
-    """Print the plan of a command line, whose runs a `launcher` may start. Raise UsageError."""
-    planned = PlannedRuns()
-    if launcher is not None:
-        from bench.command.sweeps.submitted import Points
-
-        planned = Points(settings=launcher)
+def show(arguments: list[str], verbs: tuple[str, ...], submitted: PlannedRuns | None = None) -> Exit:
+    """Print the plan of a command line. `submitted`: plans for hosts other than this one. Raise UsageError."""
+    planned = submitted or PlannedRuns()
     compose(arguments, verbs, planned.job, planned.left_out.append, planning=True)
     for line in table(planned, _history(planned)):
         print(line)
