@@ -29,7 +29,7 @@ from bench.results.analysis.steps import steps, worked
 from bench.results.analysis.stream import RunRecords, Slices, sort
 from bench.results.runfolder import CONFIG, Run, find_runs, read_object, read_records
 from bench.results.schema_goodput import Goodput
-from bench.runner.resume import config_of
+from bench.runner.saved_config import config_of
 from benchmarks import frame
 from ddp.backends import world_of
 from ddp.comm.transports import memory

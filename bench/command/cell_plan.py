@@ -18,7 +18,6 @@ from bench.config.config_checks import Machine, check_faults
 from bench.config.plan import RunPlan, plan
 from bench.config.user_parts import code_of, settled
 from bench.models import MODELS
-from bench.results.runfolder import CONFIG, read_object
 from ddp.backends import preload_of
 from ddp.engine.modes import engine_of
 from ddp.process.cores import cores
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 def resume_source(path: str, settings: dict[str, Any]) -> ResumeSource | Path | None:
     """Return the run to resume, or the folder of a run that has finished already; None if its mode makes no
     checkpoints. Raise UsageError."""
-    from bench.runner.resume import NoCheckpoints, agree, locate
+    from bench.runner.resume import NoCheckpoints, check_finished, locate
 
     with usage():
         try:
@@ -39,7 +38,7 @@ def resume_source(path: str, settings: dict[str, Any]) -> ResumeSource | Path | 
         except NoCheckpoints:
             return None
         if isinstance(source, Path):
-            agree(settings, read_object(source / CONFIG))
+            check_finished(settings, source)
     return source
 
 
@@ -49,12 +48,13 @@ def make_plan(
     hosts: int = 1,
     settings: Collection[str] = (),
     resized: Sequence[dict[str, int]] = (),
+    trained: bool = False,
 ) -> RunPlan:
     """Check all settings, get the data and return the plan. Imports torch while the fork server imports it in its own
     process.
 
-    `settings`: the keys that the user set; `resized`: the earlier numbers of ranks of an existing run. Raise
-    UsageError, Unusable."""
+    `settings`: the keys that the user set; `resized`: the earlier numbers of ranks of an existing run; `trained`: whether
+    the plan is of a finished run, for which this machine needs no GPUs. Raise UsageError, Unusable."""
     with usage():
         config = settled(config)
     if config.audit or (not engine_of(config.engine.name).in_place and config.world_size != 1):
@@ -63,6 +63,7 @@ def make_plan(
         audit = ("bench.audit.audit",) if config.audit else ()
         forkserver.warm(("bench.models", MODELS[config.model.name], *preload_of(config.mode.backend), *audit))
     machine = this_machine(hosts)
+    machine = _able(machine, config) if trained else machine
     from bench.models.data import prepare
     from bench.runner.preflight import checked_task
 
@@ -103,8 +104,14 @@ def resolve(
 
 def _check_source(source: ResumeSource, machine: Machine) -> None:
     """Raise ValueError if the configuration in a run's folder now makes another run than it did then."""
-    from bench.runner.resume import check, config_of
+    from bench.runner.resume import check
+    from bench.runner.saved_config import config_of
 
     before = settled(config_of(source.config, source.folder))
-    able = replace(machine, gpus=max(machine.gpus, before.world_size or 0))  # it need not be run here as it was
-    check(resolve(before, able, resized=source.config.get("resized") or ()), source)
+    check(resolve(before, _able(machine, before), resized=source.config.get("resized") or ()), source)
+
+
+def _able(machine: Machine, config: Config) -> Machine:
+    """Return a machine that could have trained an existing run, which need not be run here as it was."""
+    on_cpus = config.cluster.transport == "memory"
+    return replace(machine, gpus=0 if on_cpus else max(machine.gpus, config.world_size or 0))

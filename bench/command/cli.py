@@ -100,8 +100,9 @@ def _started(arguments: list[str]) -> tuple[Settings | None, bool, list[str]]:
 def _plan(arguments: list[str]) -> int:
     from bench.command.verbs.plan_command import show
 
-    *_, arguments = _started(arguments)  # how it starts changes nothing in the plan
-    return show(arguments, tuple(VERBS))
+    launcher, _, arguments = _started(arguments)
+    submitted = None if launcher is None else import_module("bench.command.sweeps.submitted").Points(settings=launcher)
+    return show(arguments, tuple(VERBS), submitted)
 
 
 def _report(arguments: list[str]) -> int:

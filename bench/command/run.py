@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from traceback import format_exception
@@ -22,24 +22,23 @@ from omegaconf.errors import OmegaConfBaseException
 from bench.base import interrupts
 from bench.base.console import PipeSafeConsole
 from bench.base.exitcodes import STATUS, Exit, gravest
+from bench.base.grouping import grouped
 from bench.base.usage import UsageError, reason, usage
 from bench.command.cell_plan import make_plan, resume_source
 from bench.command.printed import summary
 from bench.command.printed.run_lines import row_line
 from bench.command.printed.summary import CellOutcome, Summary
 from bench.command.sweeps.sweep_progress import SweepProgress
+from bench.config.command_checks import check_command
 from bench.config.compose import SCRATCH, compose, settings_of
 from bench.config.composed import typed
 from bench.config.config import Config
-from bench.config.config_checks import check_paths, dashboard_port
 from bench.config.flags import SHOWS
 from bench.config.hydra_errors import complain
-from bench.config.objective import check as check_objective
 from bench.config.objective import objective
 from bench.config.plan import RunPlan
 from bench.config.point_task import LostPoint, first_to_ask
 from bench.config.unused_settings import moot
-from bench.config.user_parts import check_model
 from bench.loggers import RunInfo, chosen
 from bench.loggers.process import LoggerProcesses
 from bench.results import sweep_file
@@ -72,18 +71,10 @@ def run(arguments: list[str], verbs: tuple[str, ...], baseline: Path, machines: 
         search = compose(arguments, verbs, session.job, session.print, session.take, expect=expect)
         return session.conclude(baseline, search)
     finally:
-        if session.config is not None:
-            sweep_file.remove(Path(session.config.output))
+        for output in {config.output for config in (session.config, *(c.config for c in session.cells)) if config}:
+            sweep_file.remove(Path(output))
         if session.dashboard is not None:
             session.dashboard.close()
-
-
-def _check_choices(config: Config) -> None:
-    """Raise ValueError for a group that has several members or a model that has no effect."""
-    hydra = HydraConfig.get()
-    for group in {"model", "engine", "policy", "backend"} - hydra.runtime.choices.keys():
-        raise ValueError(f"{group}=[...] chooses several at once: leave out the brackets, and add -m for a sweep")
-    check_model(config, hydra.overrides.task)
 
 
 @dataclass
@@ -169,13 +160,11 @@ class Session:
     def _cell(self, composed: DictConfig) -> CellOutcome | str:
         try:
             config = self.config = typed(composed)
-            _check_choices(config)
-            check_paths(config)
-            check_objective(config.objective, config.timing)
-            port = dashboard_port(config.dashboard)
+            port = check_command(config)
         except (OmegaConfBaseException, ValueError) as error:  # settings check themselves
             raise UsageError(complain(error)) from error
         settings = settings_of(composed)
+        ranks = self.machines.process.world_size if self.machines is not None else None
         source = resume_source(config.resume, settings) if config.resume is not None else None
         if isinstance(source, Path):
             return self._finished(source)
@@ -184,9 +173,9 @@ class Session:
 
             with usage():
                 if source is not None:
-                    config = configured(config, settings, source)
+                    config = configured(config, settings, source, ranks)
                 else:
-                    config, note = begun_anew(Path(path), config, settings)
+                    config, note = begun_anew(Path(path), config, settings, ranks)
                     self._note([note])
                 self.config = config
         if port is not None and self.launched:
@@ -268,31 +257,40 @@ class Session:
             self.print(f"dashboard {self.dashboard.address}")
 
     def conclude(self, baseline: Path, search: dict[str, Any] | None) -> Exit:
-        """Print the results, write the report, compare with the baseline; return the exit code of the command.
+        """Print the results; for each tree that they are in, write the report and compare with the baseline. Return the
+        exit code of the command.
 
         Re-raise an unexpected exception of a cell after the other cells are done."""
         for cell in self.cells:
             if cell.defect is not None:
                 raise cell.defect
         codes = [cell.code for cell in self.cells]
-        shown = [cell for cell in self.cells if cell.metrics is not None]
-        config = shown[-1].config if shown else None
-        if config is None:
+        trees = grouped(
+            (Path(c.config.output), c) for c in self.cells if c.config is not None and c.metrics is not None
+        )
+        shown = [cell for cells in trees.values() for cell in cells]
+        if not shown:
             return gravest(codes)
-        own = [cell.folder for cell in self.cells if cell.folder is not None]
-        printed = Summary(self.console, [cell.folder for cell in shown if cell.folder is not None and not cell.note])
-        if shown[-1].swept:
-            root, name = Path(config.output), shown[-1].experiment or Path(config.output).resolve().name
-            out = Path("reports") / name
+        last, printed = shown[-1], Summary.of(self.console, shown)
+        if last.swept:
             summary.show_sweep(printed, self.cells)
             if search is not None:
                 summary.show_search(printed, search)
+            places = {tree: (tree, out) for tree, out in summary.report_folders(trees, last.experiment).items()}
         else:
-            assert shown[0].folder is not None
-            root = out = shown[0].folder
-            summary.show_run(printed, shown[0])
-        if config.validate:
-            codes.append(summary.judge(printed, root, baseline, own))
-        if config.report:
-            codes.append(summary.report(printed, root, out, baseline if config.validate else None))
+            assert last.folder is not None
+            summary.show_run(printed, last)
+            places = dict.fromkeys(trees, (last.folder, last.folder))
+        for tree, cells in trees.items():
+            if len(trees) > 1:
+                self.print(f"\n{tree}")
+            codes += self._judge(cells, *places[tree], baseline)
         return gravest(codes)
+
+    def _judge(self, cells: Sequence[CellOutcome], root: Path, out: Path, baseline: Path) -> Iterator[Exit]:
+        """Judge the cells of one tree and report on the tree, as far as their configuration asks for it."""
+        config, printed = cells[-1].config, Summary.of(self.console, cells)
+        if config is not None and config.validate:
+            yield summary.judge(printed, root, baseline, [cell.folder for cell in cells if cell.folder is not None])
+        if config is not None and config.report:
+            yield summary.report(printed, root, out, baseline if config.validate else None)

@@ -30,11 +30,11 @@ from bench.base.usage import UsageError, usage
 from bench.config import preset_folder
 from bench.config.composed import register
 from bench.config.flags import read
-from bench.config.hydra_errors import beyond, complain, nameless, names_several, nowhere
+from bench.config.hydra_errors import beyond, bracketed, complain, nameless, names_several, nowhere
 from bench.config.objective import CHOOSING, direction
 from bench.config.overrides import for_each_point, in_our_words, of_all, readable
 from bench.config.point_task import LostPoint, PointJob, PointTask
-from bench.config.sweep_points import empty
+from bench.config.sweep_points import empty, values
 from bench.config.user_parts import enrolled
 from ddp.process.scratch import scratch
 
@@ -76,9 +76,10 @@ def compose(
     with scratch() as folder, _variables(folder):
         task = PointTask(job, take, leave_out, overrides, folder, expect)
         try:
-            problems = (beyond(override) or nameless(override) or nowhere(override) for override in overrides)
-            for problem in filter(None, problems):
+            checks = (beyond, nameless, bracketed, nowhere)
+            for problem in filter(None, (check(override) for override in overrides for check in checks)):
                 raise UsageError(problem)
+            _check_experiments(overrides, options.config_dir)
             words = for_each_point(overrides) if _sweeps(overrides, flags, options.config_dir) else overrides
             if flags not in ([], ["--multirun"]) or any(map(_of_hydra, overrides)):
                 _start(task, [*flags, *(_to_plan(words) if planning else _searching(words, options.config_dir))])
@@ -101,6 +102,18 @@ def compose(
             raise UsageError(complain(_beneath(error, overrides, options.config_dir), verbs)) from error
         results = folder / SEARCH
         return dict(yaml.safe_load(results.read_text(encoding="utf-8"))) if results.is_file() else None
+
+
+def _check_experiments(overrides: Sequence[str], folder: str | None) -> None:
+    """Raise UsageError for several experiments of which one has a sweep of its own: Hydra would leave that out."""
+    several = [word for word in overrides if word.startswith("experiment=") and set(word) & set(",(")]
+    if not several:
+        return
+    places = [word for word in overrides if word.startswith("hydra.searchpath=")]
+    with _loading(folder) as loader:
+        for each in values(several[-1], loader):
+            if loader.load_configuration("config", [*places, each], RunMode.RUN).hydra.sweeper.get("params"):
+                raise UsageError(f"{several[-1]}: {each} is a sweep of its own: give each its own command, without -m")
 
 
 def _killed_worker(error: Exception) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 from typing import NoReturn
 
 from bench.base.usage import UsageError
@@ -35,16 +36,17 @@ SHOWS = {"--cfg", "-c", "--info", "-i", "--help", "-h", "--hydra-help", "--shell
 _ONE_OF = ("run", "cfg", "multirun", "info", "shell_completion")
 
 
-def read(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Return the parsed arguments, with overrides in `overrides`, and the words in the order that Hydra expects. Raise
-    UsageError."""
+def read(arguments: list[str], own: Sequence[str] = ()) -> tuple[argparse.Namespace, list[str]]:
+    """Return the parsed arguments, with overrides in `overrides`, and the words in the order that Hydra expects. `own`:
+    names of a verb's own options, which were parsed before. Raise UsageError."""
     for word in arguments:
         if word.startswith("="):
             raise UsageError(f"{word!r} has no key: write key=value, as in seed{word}")
     parser = _parser()
     options, strange = parser.parse_known_intermixed_args(arguments)
     if strange:
-        raise UsageError(unknown("option", strange[0].partition("=")[0], [name for names in FLAGS for name in names]))
+        names = [*own, *(name for names in FLAGS for name in names)]
+        raise UsageError(unknown("option", strange[0].partition("=")[0], names))
     modes = [flag for flag in _ONE_OF if getattr(options, flag)]
     if len(modes) > 1:
         raise UsageError(f"only one of --{', --'.join(modes)} at a time")

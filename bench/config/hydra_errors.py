@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -106,6 +106,26 @@ def nameless(override: str) -> str | None:
     if not any(name is None or isinstance(name, int | float | list) for name in names):
         return None
     return f"{override}: what to choose has a name; leave {key} out, or see python -m bench list"
+
+
+def bracketed(override: str) -> str | None:
+    """Return the error for an override that gives a group a list in brackets, or None: Hydra would merge its members."""
+    key, _, value = override.lstrip("+").partition("=")
+    if key not in GROUPS or not value.startswith("["):
+        return None
+    return _at_once(key)
+
+
+def check_choices(choices: Collection[str]) -> None:
+    """Raise ValueError for a group of which a preset chooses several members at once. `choices`: the groups with one."""
+    for group in GROUPS:
+        if group not in choices:
+            raise ValueError(_at_once(group))
+
+
+def _at_once(group: str) -> str:
+    more = "give each its own command" if group == "experiment" else "add -m for a sweep"
+    return f"{group}=[...] chooses several at once: leave out the brackets, and {more}"
 
 
 def nowhere(override: str) -> str | None:

@@ -24,7 +24,9 @@ class CellNeeds:
     ranks: int
     timing: bool
     on_gpus: bool
-    """Whether it uses GPUs if there are enough."""
+    """Whether it uses GPUs if each rank has one."""
+    on_shared: bool = False
+    """Whether it uses GPUs even if ranks share them."""
 
     @staticmethod
     def of(composed: DictConfig) -> CellNeeds:
@@ -33,7 +35,12 @@ class CellNeeds:
         own = 1 if isinstance(engine, str) and engine_of(engine).one_rank else 2
         device = OmegaConf.select(composed, "cluster.device")
         timing = OmegaConf.select(composed, "timing") is not False
-        return CellNeeds(size if isinstance(size, int) and size > 0 else own, timing, device != "cpu")
+        ranks = size if isinstance(size, int) and size > 0 else own
+        return CellNeeds(ranks, timing, device != "cpu", device == "cuda")
+
+    def uses(self, gpus: int) -> bool:
+        """Return whether its ranks train on a host's GPUs."""
+        return gpus > 0 and (self.on_shared or (self.on_gpus and self.ranks <= gpus))
 
 
 @dataclass(frozen=True)
@@ -45,6 +52,12 @@ class Resources:
     """GPUs, as named in `CUDA_VISIBLE_DEVICES`."""
     memory: int = 1 << 62
     """Free memory, bytes."""
+
+
+def visible_gpus(variable: str) -> tuple[str, ...]:
+    """Return the GPUs that `CUDA_VISIBLE_DEVICES` names: as CUDA does, those before the first -1."""
+    names = [name.strip() for name in variable.split(",")]
+    return tuple(name for name in names[: names.index("-1") if "-1" in names else None] if name)
 
 
 @dataclass(frozen=True)
@@ -71,7 +84,7 @@ def sharing_plan(cells: Sequence[CellNeeds], there: Resources) -> SharingPlan | 
     costs, capacity = tuple(cell.ranks for cell in cells), there.cores
     largest = max(costs)
     slices: tuple[Mapping[str, str], ...] | None = None
-    if there.gpus and any(cell.on_gpus for cell in cells):  # what a process sees is settled when it begins
+    if any(cell.uses(len(there.gpus)) for cell in cells):  # what a process sees is settled when it begins
         capacity = min(len(there.gpus), there.cores) // largest
         slices = tuple({VISIBLE: ",".join(there.gpus[n * largest : (n + 1) * largest])} for n in range(capacity))
         costs = (1,) * len(cells)

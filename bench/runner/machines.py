@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,8 +17,8 @@ from bench.base import interrupts
 from bench.base.exitcodes import Exit
 from bench.base.usage import UsageError, usage
 from bench.config.config import Config
+from bench.config.launched_checks import launched
 from bench.runner.node import CATALOGUE, serve
-from ddp.engine.modes import engine_of
 from ddp.launcher.environment import read
 from ddp.remote.first_start import first_start_alone
 from ddp.remote.head import HeadNode
@@ -59,21 +58,12 @@ class Machines(HeadNode):
         """Return the configuration with the launcher's world size.
 
         Raise UsageError if configuration and launcher contradict each other, RankLost if the store is gone."""
-        place, cluster = self.process, config.cluster
-        if engine_of(config.engine.name).in_place:
-            raise UsageError(f"mode={config.engine.name} trains in one process: start it without {place.launcher}")
-        if config.world_size not in (None, place.world_size):
-            started = f"{place.launcher} has started {place.world_size} processes"
-            raise UsageError(f"world_size={config.world_size}, but {started}: leave it out")
-        if place.nodes > 1 and cluster.transport == "memory":
-            needed = f"needs all ranks on one host, there are {place.nodes}"
-            raise UsageError(f"cluster.transport=memory {needed}: leave it out")
-        if str(cluster.restart) not in ("never", "0") or cluster.absent or cluster.spares:
-            own = "cluster.restart, cluster.absent and cluster.spares are for ranks that the command starts itself"
-            raise UsageError(f"{own}: leave them out under {place.launcher}")
+        place = self.process
+        started, remedy = f"{place.launcher} has started", f"start it without {place.launcher}"
         with usage():
-            self.listen(cluster.bind)
-        return replace(config, world_size=place.world_size)
+            config = launched(config, place.world_size, place.nodes, started, remedy)
+            self.listen(config.cluster.bind)
+        return config
 
     def left(self, place: Path) -> ResumeSource | Path | None:
         """Return the run in `place` that this command left before its last restart: a run to resume, or the folder of

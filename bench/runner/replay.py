@@ -16,7 +16,7 @@ from bench.results.analysis.stream import sort
 from bench.results.analysis.training import Finite, epoch_row
 from bench.results.recompute import differences
 from bench.results.runfolder import CONFIG, EVENTS, Run, located, read_object, read_records
-from bench.runner.resume import config_of
+from bench.runner.saved_config import config_of
 from ddp import regular_files
 from ddp.backends import world_of
 from ddp.core.coordinator import Coordinator

@@ -16,26 +16,22 @@ from typing import Any
 
 import msgspec
 
-from bench.config.config import Choice, ClusterConfig, Config, DataConfig, ModelConfig, ProfileConfig, TrainConfig
+from bench.config.config import Config
 from bench.config.plan import RunPlan
-from bench.config.user_parts import changed, named_by
+from bench.config.user_parts import changed
 from bench.results.lease import now, run_out
 from bench.results.runfolder import CONFIG, EVENTS, FAILED, read_object, status, there, writer
 from bench.runner.latest_checkpoint import find_latest
 from bench.runner.resized import SIZED_KEYS, lineage, resizes, sized
+from bench.runner.saved_config import config_of
 from ddp.backends import BACKENDS
 from ddp.checkpoint.checkpoint import Checkpoint
-from ddp.core.policies import DEFAULT
-from ddp.core.settings.averaging import Averaging
-from ddp.core.settings.checkpoints import Checkpointing
-from ddp.core.settings.loader import Loading
-from ddp.core.settings.virtual_time import VirtualTime
 from ddp.engine.modes import Mode, backend_of, mode_of
 from ddp.regular_files import lines
 
 COMMAND = ("resume", "report", "validate", "force", "logger", "dashboard")
 """Keys that belong to a command, not to its run."""
-FREE = (*COMMAND, "output", "data.dir", "cluster.deadline_s")
+FREE = (*COMMAND, "output", "data.dir", "cluster.deadline_s", "cluster.bind")
 """Keys that may be set with `resume`, besides those of `checkpoint`."""
 
 
@@ -134,14 +130,16 @@ def _makes_none(folder: Path) -> bool:
     return backend is not None and not backend.checkpoints
 
 
-def begun_anew(path: Path, command: Config, settings: Mapping[str, Any]) -> tuple[Config, str]:
+def begun_anew(
+    path: Path, command: Config, settings: Mapping[str, Any], ranks: int | None = None
+) -> tuple[Config, str]:
     """Return the configuration of the run in `path`, whose mode makes no checkpoints, and a note that the run begins
-    anew. Raise ValueError for settings that contradict the run."""
+    anew. `ranks`: see `configured`. Raise ValueError for settings that contradict the run."""
     path = path.absolute()
     folder = _beside(path)[0]
     saved = read_object(folder / CONFIG)
     note = f"{folder}: mode={_mode(saved).name} makes no checkpoints: the run begins anew"
-    return _configured(command, settings, saved, folder, _tree(folder, saved)), note
+    return _configured(command, settings, saved, folder, _tree(folder, saved), ranks), note
 
 
 def _tree(folder: Path, config: Mapping[str, Any]) -> str | None:
@@ -197,16 +195,37 @@ def agree(settings: Mapping[str, Any], saved: dict[str, Any], free: Collection[s
             )
 
 
-def configured(command: Config, settings: Mapping[str, Any], source: ResumeSource) -> Config:
-    """Return the configuration of the resumed run. `settings`: the keys of `command` that the command line sets.
+def check_finished(settings: Mapping[str, Any], folder: Path) -> None:
+    """Raise ValueError for settings with which the finished run in `folder` cannot be resumed."""
+    saved = read_object(folder / CONFIG)
+    other = resizes(settings, saved)
+    agree(settings, saved, (*FREE, *SIZED_KEYS) if other else FREE)
+    if other:
+        raise ValueError(
+            f"resume={folder}: that run has finished and keeps no checkpoint for {settings['world_size']} ranks to "
+            "go on from; leave world_size out, or start a new run without resume"
+        )
+
+
+def configured(command: Config, settings: Mapping[str, Any], source: ResumeSource, ranks: int | None = None) -> Config:
+    """Return the configuration of the resumed run. `settings`: the keys of `command` that the command line sets;
+    `ranks`: how many a launcher has started, None without one.
 
     Raise ValueError for settings that contradict the run."""
-    return _configured(command, settings, source.config, source.folder, source.output)
+    return _configured(command, settings, source.config, source.folder, source.output, ranks)
 
 
 def _configured(
-    command: Config, settings: Mapping[str, Any], saved: dict[str, Any], folder: Path, tree: str | None
+    command: Config,
+    settings: Mapping[str, Any],
+    saved: dict[str, Any],
+    folder: Path,
+    tree: str | None,
+    ranks: int | None,
 ) -> Config:
+    if ranks is not None and saved.get("world_size") != 1:
+        settings = {"world_size": ranks, **settings}
+        command = replace(command, world_size=settings["world_size"])
     other = resizes(settings, saved)
     agree(settings, saved, (*FREE, *SIZED_KEYS) if other else FREE)
     own = config_of(saved, folder)
@@ -216,8 +235,11 @@ def _configured(
     data, cluster = own.data, own.cluster
     if "data.dir" in settings:
         data = replace(data, dir=command.data.dir)
-    if "cluster.deadline_s" in settings:
-        cluster = replace(cluster, deadline_s=command.cluster.deadline_s)
+    for name in ("deadline_s", "bind"):
+        if f"cluster.{name}" in settings:
+            cluster = replace(cluster, **{name: getattr(command.cluster, name)})
+    if ranks is not None:  # a launcher starts none beside these
+        cluster = replace(cluster, restart="never", absent=0, spares=0)
     new = {key.partition(".")[2]: value for key, value in settings.items() if key.startswith("checkpoint.")}
     own = replace(own, **{name: getattr(command, name) for name in COMMAND})
     return replace(own, output=output, data=data, cluster=cluster, checkpoint=replace(own.checkpoint, **new))
@@ -251,48 +273,3 @@ def _mode(saved: dict[str, Any]) -> Mode:
     name = policy.get("name") if isinstance(policy, dict) else None
     policy_name, backend = (value if isinstance(value, str) else None for value in (name, saved.get("backend")))
     return mode_of(str(saved.get("engine")), policy_name, backend)
-
-
-def config_of(saved: dict[str, Any], folder: Path) -> Config:
-    """Return the configuration in a run folder, typed. Raise ValueError for an invalid one."""
-    try:
-        return Config(
-            model=_typed({"name": named_by(saved, "model", saved["model"]), "depth": saved.get("depth")}, ModelConfig),
-            engine=_typed({"name": saved["engine"]}, Choice),
-            policy=_policy(saved["policy"]),
-            backend=_typed({"name": saved["backend"] or "nccl"}, Choice),
-            averaging=_typed(saved["averaging"] or {}, Averaging),
-            world_size=msgspec.convert(saved["world_size"], int),
-            seed=msgspec.convert(saved["seed"], int),
-            recipe=msgspec.convert(saved["recipe"], str),
-            train=_typed(saved["train"], TrainConfig),
-            data=_typed(_data(saved), DataConfig),
-            loader=_typed(saved.get("loader", {}), Loading),
-            cluster=_typed(saved["cluster"], ClusterConfig),
-            checkpoint=_typed(saved["checkpoint"], Checkpointing),
-            profile=_typed(saved.get("profile", {}), ProfileConfig),
-            audit=msgspec.convert(saved.get("audit", True), bool),
-            virtual=_typed(saved.get("virtual") or {}, VirtualTime),
-            timing=msgspec.convert(saved.get("timing", True), bool),
-        )
-    except (KeyError, TypeError, AttributeError, msgspec.MsgspecError) as error:
-        why = f"not the configuration of a run ({type(error).__name__}: {error})"
-        raise ValueError(f"{folder / CONFIG}: {why}") from error
-
-
-def _data(saved: dict[str, Any]) -> dict[str, Any]:
-    """Return the data settings, with a user's own data set named by its file or module. Early runs named no data
-    set."""
-    data: dict[str, Any] = saved["data"]
-    return data | {"name": named_by(saved, "data", data["name"])} if "name" in data else data
-
-
-def _policy(saved: Any) -> dict[str, Any]:
-    """Return the policy's settings as a configuration has them; a run on one rank has none."""
-    policy = {"name": DEFAULT} if saved is None else msgspec.convert(saved, dict[str, Any])
-    return policy | {"name": msgspec.convert(policy["name"], str)}
-
-
-def _typed(saved: Any, kind: type[Any]) -> Any:
-    checked = msgspec.convert(saved, kind, strict=True)
-    return kind(**{name: getattr(checked, name) for name in saved})

@@ -29,7 +29,7 @@ from omegaconf import DictConfig, OmegaConf
 from bench.base.console import VERBOSITY
 from bench.base.environment import gpus
 from bench.config.point_task import LostPoint
-from bench.config.sharing import VISIBLE, Resources, SharingPlan
+from bench.config.sharing import VISIBLE, Resources, SharingPlan, visible_gpus
 from bench.config.sweep_points import left_out_reason
 from bench.results import sweep_file
 from ddp.launcher.environment import read
@@ -48,7 +48,7 @@ def resources() -> Resources:
         if (placement := read(os.environ)) is not None and placement.world_size > 1:
             return Resources(1)
     visible = os.environ.get(VISIBLE)
-    named = tuple(map(str, range(len(gpus())))) if visible is None else tuple(filter(None, visible.split(",")))
+    named = tuple(map(str, range(len(gpus())))) if visible is None else visible_gpus(visible)
     return Resources(cores(), named, psutil.virtual_memory().available)
 
 

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -188,7 +189,8 @@ def test_an_array_that_slurm_does_not_take_is_a_mistake_of_the_user(tmp_path: Pa
         slurm_sweep.submit(tmp_path, left, settings)
     script(commands, "srun", "")
     with pytest.raises(UsageError, match=r"no array of 2 tasks: .*Invalid job array.*; launch\.cells=4 would"):
-        slurm_sweep.submit(tmp_path, left, settings)
+        slurm_sweep.submit(tmp_path, left, replace(settings, nodes=2))
+    assert not list(tmp_path.glob(".slurm-*")), "with the key of the sweep"
 
 
 def test_an_exit_code_that_is_none_of_ours_is_a_failure(tmp_path: Path) -> None:

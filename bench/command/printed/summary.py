@@ -6,6 +6,8 @@ Imports validation only when needed: it imports pandas and matplotlib, which wou
 
 from __future__ import annotations
 
+import math
+import os
 import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -79,6 +81,11 @@ class Summary:
     logs: Sequence[Path] = ()
     """Run folders."""
 
+    @staticmethod
+    def of(console: Console, cells: Sequence[CellOutcome]) -> Summary:
+        """Make a summary that also goes to the logs of the new runs among `cells`."""
+        return Summary(console, [cell.folder for cell in cells if cell.folder is not None and not cell.note])
+
     def show(self, lines: Iterable[Line], whole: bool = False) -> None:
         """Print and log lines. Printed lines are cut to the width unless `whole`, which commands and paths need."""
         for line in lines:
@@ -126,7 +133,9 @@ def show_search(summary: Summary, search: Mapping[str, Any]) -> None:
         if isinstance(best := search.get(name), Mapping):
             value = search.get("best_value", search.get("best_evaluated_result"))
             settings = " ".join(f"{key}={value}" for key, value in best.items())
-            summary.show([Line("best", f"{settings}  ({value})")], whole=True)
+            none = "no run has the objective: all failed, or missed their target"
+            known = not isinstance(value, float) or math.isfinite(value)
+            summary.show([Line("best", f"{settings}  ({value})" if known else none)], whole=True)
     summary.show([Line("best", f"{solution}") for solution in search.get("solutions", ())], whole=True)
 
 
@@ -243,6 +252,15 @@ def _others(verdicts: Sequence[Verdict]) -> str:
     wrong = [each for each in verdicts if each.exit_code and each.name not in ("INCONCLUSIVE", "NO_BASELINE")]
     places = number_format.plural(len({verdict.cell for verdict in wrong}), "place")
     return f"{_counted(verdict.name for verdict in wrong)} in {places}" if wrong else ""
+
+
+def report_folders(trees: Collection[Path], experiment: str | None) -> dict[Path, Path]:
+    """Return tree -> folder of its report. The reports on several trees lie as the trees do."""
+    whole = {tree: Path(os.path.realpath(tree)) for tree in trees}
+    common = Path(os.path.commonpath(whole.values()))
+    return {
+        tree: Path("reports") / (experiment or common.name) / path.relative_to(common) for tree, path in whole.items()
+    }
 
 
 def report(summary: Summary, root: Path, out: Path, baseline: Path | None) -> Exit:

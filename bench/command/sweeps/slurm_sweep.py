@@ -73,6 +73,7 @@ def _submitted(output: Path, left: dict[str, list[str]], settings: SlurmSettings
             number = _sbatch(executor, tasks)
             note(folder, number, left, len(tasks))
     except RuntimeError as error:  # submitit's
+        shutil.rmtree(folder, ignore_errors=True)  # no task is to read it, and it may hold a key
         if isinstance(error.__cause__, TimeoutError):
             late = f"sbatch did not end within {SUBMIT_S:g} s and was killed"
             raise UsageError(f"{late}: if squeue shows a new job `bench`, cancel it with scancel") from error

@@ -40,13 +40,13 @@ from bench.config.config import Config
 from bench.config.config_checks import Machine
 from bench.config.flags import SHOWS, read
 from bench.config.launch_settings import LAUNCHERS, RaySettings, Settings, SlurmSettings
+from bench.config.launched_checks import launched
 from bench.config.spec import RunSpec
 from bench.config.unused_settings import of_other_policy
 from bench.config.user_parts import in_new_process
 from bench.results.lease import HOST
 from bench.results.runfolder import FAILED, METRICS, find_runs, place
 from bench.runner.submitted_cell import STOP, SWEEP, log_file, remove_key, result_file
-from ddp.engine.modes import engine_of
 from ddp.regular_files import content
 from ddp.settings import MAX_WORLD
 
@@ -83,15 +83,11 @@ class Points(PlannedRuns):
 
     def resolved(self, config: Config, keys: list[str]) -> RunSpec:
         """Return the run with the launcher's number of ranks. Assumes hosts with the requested resources: each host
-        checks its own. Raise ValueError for another number of ranks, and for a mode of one process."""
+        checks its own. Raise ValueError for a configuration that ranks of several hosts cannot have."""
         own, ranks = self.settings, self.settings.nodes * self.settings.ranks
         if own.nodes > 1:
-            if engine_of(config.engine.name).in_place:
-                raise ValueError(f"mode={config.engine.name} trains in one process: leave out launch.nodes")
-            if config.world_size not in (None, ranks):
-                started = f"launch.nodes={own.nodes} launch.ranks={own.ranks} start {ranks} processes"
-                raise ValueError(f"world_size={config.world_size}, but {started}: leave it out")
-            config = replace(config, world_size=ranks)
+            started = f"launch.nodes={own.nodes} launch.ranks={own.ranks} start"
+            config = launched(config, ranks, own.nodes, started, "leave out launch.nodes")
         gpus = MAX_WORLD if config.cluster.device == "cuda" or config.cluster.transport == "nccl" else 0
         return resolve(config, Machine(MAX_WORLD, gpus, own.nodes), keys).spec
 
@@ -103,7 +99,7 @@ def submit(arguments: list[str], verbs: tuple[str, ...], settings: Settings) -> 
     shows = bool(SHOWS & {word.partition("=")[0] for word in arguments})
     if not shows:
         scheduler.demand()
-    planned = Points(settings=settings, presets=_presets(arguments))
+    planned = Points(word="launch", settings=settings, presets=_presets(arguments))
     compose(arguments, verbs, planned.job, planned.left_out.append, planning=True)
     if planned.impossible:
         raise UsageError(planned.impossible[0])

@@ -67,7 +67,7 @@ def _audited(run: Run) -> AuditReport:
     from bench.audit.audit_input import order_of
     from bench.audit.process import AuditProcess
     from bench.command.cell_plan import make_plan
-    from bench.runner.resume import config_of
+    from bench.runner.saved_config import config_of
 
     folder = run.path
     with usage():
@@ -75,7 +75,7 @@ def _audited(run: Run) -> AuditReport:
         config, resized = config_of(saved, folder), saved.get("resized") or ()
         if not isinstance(resized, (list, tuple)):
             raise ValueError(f"{folder / CONFIG}: resized is no list")
-        plan = make_plan(config, resized=resized)
+        plan = make_plan(config, resized=resized, trained=True)
         if plan.spec.run_id != run.metrics.run_id:
             why = changed(run.config, plan.spec.config)
             raise UsageError(f"{folder}: this version makes another run of its configuration ({plan.spec.run_id}){why}")

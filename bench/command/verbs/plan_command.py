@@ -22,13 +22,12 @@ from bench.base.number_format import plural
 from bench.base.paths import RUNS
 from bench.base.usage import UsageError
 from bench.command.cell_plan import resolve, this_machine
+from bench.config.command_checks import check_command
 from bench.config.compose import compose
 from bench.config.composed import typed
 from bench.config.config import Config
-from bench.config.config_checks import check_paths, dashboard_port
-from bench.config.objective import check as check_objective
 from bench.config.spec import RunSpec
-from bench.config.user_parts import check_model, settled
+from bench.config.user_parts import settled
 from bench.loggers import chosen
 from bench.models import load
 from bench.results.runfolder import find_runs, finished
@@ -61,6 +60,8 @@ SOURCES = {
 class PlannedRuns:
     """The runs of a command line."""
 
+    word: str = "plan"
+    """The word that asks for the plan."""
     specs: list[RunSpec] = field(default_factory=list)
     done: list[bool] = field(default_factory=list)
     """By run: whether it has finished already, so that a sweep skips it."""
@@ -74,13 +75,10 @@ class PlannedRuns:
         """Note one run; Hydra calls this. Raise ValueError for a run that cannot resume."""
         try:
             config, words = settled(typed(composed)), HydraConfig.get().overrides.task
-            check_model(config, words)
-            check_paths(config)
-            check_objective(config.objective, config.timing)
-            dashboard_port(config.dashboard)
+            check_command(config)
             chosen(config.logger)
             if config.resume is not None:
-                why = "a run that is gone on with is as it was begun; leave out plan"
+                why = f"a run that is gone on with is as it was begun; leave out {self.word}"
                 raise ValueError(f"resume={config.resume}: {why}")
             keys = [override.partition("=")[0].lstrip("+~") for override in words]
             spec = self.resolved(config, keys)
@@ -101,9 +99,9 @@ class PlannedRuns:
         return resolve(config, this_machine(), keys).spec
 
 
-def show(arguments: list[str], verbs: tuple[str, ...]) -> Exit:
-    """Print the plan of a command line. Raise UsageError."""
-    planned = PlannedRuns()
+def show(arguments: list[str], verbs: tuple[str, ...], submitted: PlannedRuns | None = None) -> Exit:
+    """Print the plan of a command line. `submitted`: plans for hosts other than this one. Raise UsageError."""
+    planned = submitted or PlannedRuns()
     compose(arguments, verbs, planned.job, planned.left_out.append, planning=True)
     for line in table(planned, _history(planned)):
         print(line)

@@ -20,6 +20,7 @@ from bench.base.writing import write_json
 from bench.config.compose import compose
 from bench.config.composed import typed
 from bench.config.config import Config
+from bench.config.flags import read
 from bench.config.hydra_errors import complain
 from ddp.core.settings.steps import StepSettings
 from ddp.engine.modes import engine_of
@@ -92,7 +93,8 @@ def prove(arguments: list[str], parser: argparse.ArgumentParser, verbs: tuple[st
     if not 1 <= options.steps <= MOST_STEPS or not options.batch >= 2:
         raise UsageError(f"--steps must be from 1 to {MOST_STEPS}, and --batch 2 or more")
     proofs = Proofs()
-    if paths := [word for word in words if "=" not in word and not word.startswith("-")]:
+    flags, _ = read(words, ("--steps", "--batch", "--json"))
+    if paths := [word for word in flags.overrides if "=" not in word]:
         if len(words) > 1:
             raise UsageError("a run of a script is proved by itself: give its folder alone")
         _prove_run(paths[0], options, proofs)
@@ -128,7 +130,7 @@ def _prove_models(words: list[str], verbs: tuple[str, ...], options: argparse.Na
     order = ProofOrder()
     if not any(word.lstrip("+").partition("=")[0] in WAYS for word in words):
         words = [*words, f"mode={','.join(provable_modes())}"]
-    sweep = any("," in word.partition("=")[2] for word in words) and "-m" not in words
+    sweep = any("," in word.partition("=")[2] for word in words) and not {"-m", "--multirun"} & set(words)
     compose((["-m"] if sweep else []) + words, verbs, order.job, lambda line: None, planning=True)
     for (model, _, how), plans in order.plans.items():
         named = ", ".join([model, *(f"{key} {value}" for key, value in how.given.items())])

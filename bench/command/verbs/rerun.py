@@ -64,8 +64,8 @@ def _trained_again(run: Run, output: str) -> Metrics:
     from rich.console import Console
 
     from bench.command.cell_plan import make_plan
-    from bench.runner.launch import launch
-    from bench.runner.resume import config_of
+    from bench.runner.automatic_restart import launch_with_restarts
+    from bench.runner.saved_config import config_of
 
     with usage():
         config = config_of(read_object(run.path / CONFIG), run.path)
@@ -73,7 +73,7 @@ def _trained_again(run: Run, output: str) -> Metrics:
     if plan.spec.run_id != run.metrics.run_id:
         why = changed(run.config, plan.spec.config)
         raise UsageError(f"{run.path}: this version makes another run of its configuration ({plan.spec.run_id}){why}")
-    return launch(plan, Console(highlight=False)).metrics
+    return launch_with_restarts(plan, Console(highlight=False), None, 0).metrics
 
 
 def compare(run: Run, after: Metrics) -> Exit:

@@ -10,7 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 from omegaconf import OmegaConf
+from rich.console import Console
 
+from bench.command.printed.summary import Summary, show_search
 from bench.config.compose import composing
 from bench.config.composed import typed
 from bench.config.hydra_errors import PRESETS, known_keys
@@ -50,6 +52,34 @@ def test_a_users_preset_that_is_a_sweep_by_itself(
     (own / "recipes/mine.yaml").write_text("# @package _global_\n" + sweep)
     assert bench("plan", "-cd", str(own), "model=mlp", "mode=solo", word) == 0
     assert "planned: 2 runs of 1 cell" in capsys.readouterr().out
+
+
+def test_several_experiments_are_swept_unless_one_is_a_sweep_by_itself(
+    bench: Bench, own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their sweeps were left out without a word."""
+    (own / "experiment/other.yaml").write_text(MINE.replace("mlp", "lenet"))
+    for verb in ([], ["plan"]):
+        for words in (["experiment=smoke,mine"], ["-m", "experiment=mine,ci"]):
+            assert bench(*verb, "-cd", str(own), *words) == 2
+            assert "is a sweep of its own: give each its own command, without -m" in capsys.readouterr().err
+    assert bench("plan", "-cd", str(own), "-m", "experiment=mine,other") == 0
+    assert "planned: 2 runs of 2 cells" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("word", ["model=[mlp,lenet]", "mode=[solo,nccl_cadence]", "experiment=[ci,smoke]"])
+def test_a_list_in_brackets_is_no_sweep(bench: Bench, word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The last of it was taken."""
+    for verb in ([], ["plan"]):
+        assert bench(*verb, word) == 2
+        assert "=[...] chooses several at once: leave out the brackets" in capsys.readouterr().err
+
+
+def test_a_preset_chooses_one_of_each_group(bench: Bench, own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (own / "experiment/mine.yaml").write_text(MINE.replace("model: mlp", "model: [mlp, lenet]"))
+    for verb in ([], ["plan"]):
+        assert bench(*verb, "-cd", str(own), "experiment=mine") == 2
+        assert "model=[...] chooses several at once" in "".join(capsys.readouterr())
 
 
 def test_a_sweeper_is_chosen_on_the_command_line(bench: Bench, own: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -154,6 +184,15 @@ def test_what_a_search_goes_by(name: str, value: float, of_a_failed_one: float, 
     sweeper = {"sweeper": {"direction": "?", "params": None}}
     composed = OmegaConf.create({"objective": name, "model": {"name": "mlp"}, "hydra": sweeper})
     assert direction(composed, ()) == [f"hydra.sweeper.direction={way}"]
+
+
+def test_the_best_of_a_search_that_found_nothing_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    """It named a run that never ran."""
+    for value, said in ((inf, "no run has the objective"), (0.5, "train.lr=3  (0.5)")):
+        show_search(Summary(Console()), {"name": "optuna", "best_params": {"train.lr": 3}, "best_value": value})
+        out = capsys.readouterr().out
+        assert said in out
+        assert ("train.lr" in out) == (value == 0.5)
 
 
 def test_a_run_that_never_got_to_its_target_is_the_worst() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.config.sharing import VISIBLE, CellNeeds, Resources, sharing_plan
+from bench.config.sharing import VISIBLE, CellNeeds, Resources, sharing_plan, visible_gpus
 from bench.report import write_report
 from bench.results.cells import cells
 from bench.results.runfolder import find_runs, finished
@@ -51,6 +51,23 @@ def test_who_runs_alone() -> None:
     assert sharing_plan(needs(2, 2), Resources(3)) is None
     assert sharing_plan(needs(1, 1), Resources(8, memory=3 << 30)) is None
     assert len((sharing_plan(needs(2, 1, 1), Resources(2)) or pytest.fail("they fit")).variables) == 2
+
+
+def test_cells_that_train_on_cpus_are_not_held_back_by_gpus() -> None:
+    """Two ranks on one GPU train on CPUs, and were trained in turn for it."""
+    plan = sharing_plan(needs(*[2] * 6), Resources(32, ("0",)))
+    assert plan is not None
+    assert plan.variables == ({},) * 6
+    assert sharing_plan([CellNeeds(2, False, True, True)] * 6, Resources(32, ("0",))) is None
+    assert sharing_plan([*needs(1), *needs(2)], Resources(32, ("0",))) is None
+
+
+@pytest.mark.parametrize(
+    ("variable", "seen"),
+    [("", ()), ("-1", ()), ("1,0", ("1", "0")), (" 2, -1,0", ("2",)), ("GPU-ab,", ("GPU-ab",))],
+)
+def test_gpus_behind_a_minus_one_are_not_seen(variable: str, seen: tuple[str, ...]) -> None:
+    assert visible_gpus(variable) == seen
 
 
 def test_a_run_without_timing_has_no_speed_and_is_not_done_where_one_is_wanted(tmp_path: Path) -> None:
