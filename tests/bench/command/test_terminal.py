@@ -146,6 +146,19 @@ def test_an_epoch_without_samples_since_the_last_one_has_no_speed() -> None:
     assert epoch_line(spec, run, ended[1], ended[0]).split("  ")[-1] == "- samples/s"
 
 
+@pytest.mark.parametrize(("samples", "shown"), [(0, False), (10, True)])
+def test_a_run_without_a_test_set_shows_no_metric(samples: int, shown: bool) -> None:
+    """It was `metric nan`, in each epoch."""
+    spec, run = replace(make_spec("solo"), epochs=1), RunFigures(1)
+    records: list[Record] = [Ready(0.0, 0, 100, 10, "d", "cpu", "none"), Progress(2.0, 0, 0, 1, 20, 1.0, 20.0, 0.1)]
+    records.append(Evaluated(3.0, 0, 0, samples, 0.5 * samples, 0.8 * samples, 0.0))
+    (ended,) = (done for record in records for done in run.add(record))
+    for line in (epoch_line(spec, run, ended, None), run_line(spec, run, ended, 4.0)):
+        assert "loss 1.0000" in line
+        assert (f"{spec.metric} 0.8000" in line) is shown
+        assert "nan" not in line
+
+
 def test_the_time_left_follows_from_what_is_trained() -> None:
     spec = replace(make_spec("solo"), epochs=4)
     run = RunFigures(4)
