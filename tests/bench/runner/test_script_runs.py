@@ -93,9 +93,12 @@ def test_commands_read_it(handle: RunHandle, tmp_path: Path, capsys: pytest.Capt
     assert cli.dispatch(["replay", str(folder)]) == 0
     capsys.readouterr()
     assert cli.dispatch(["more", str(folder)]) == 0
-    assert capsys.readouterr().out.startswith(
-        "by hand: with mode='solo', world_size=1, output='runs/baselines' and each of seed=0,1,"
-    )
+    train, then = capsys.readouterr().out.splitlines()
+    assert train.startswith("by hand: train seed=0,1,2,")
+    with_script = "with the script that trained seed=3, mode='nccl_cadence', world_size=2: "
+    assert f", mode='solo', world_size=1, output='runs/baselines' {with_script}" in train
+    propose = "python -m bench baseline propose runs/baselines --mode solo"
+    assert then == f"then: {propose} && python -m bench baseline accept"
     assert cli.dispatch(["dashboard", "export", str(folder), "--out", str(tmp_path / "page.html")]) == 0
     assert "touch" in (tmp_path / "page.html").read_text()
 
