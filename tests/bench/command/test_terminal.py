@@ -14,11 +14,14 @@ from pathlib import Path
 import pytest
 
 from bench.base.console import VERBOSITY, WIDTH, cut, verbosity
-from bench.command.printed.run_lines import Line, shortened, sweep_notes, sweep_table, trouble_lines
+from bench.command.printed.run_lines import Line, result_lines, shortened, sweep_notes, sweep_table, trouble_lines
 from bench.command.sweeps.sweep_progress import SweepProgress
+from bench.command.verbs.explain_command import table
+from bench.results.analysis.explained import causes_of
 from bench.results.cells import cells
 from bench.results.live.run import RunFigures
 from bench.results.runfolder import LOG, Run, find_runs
+from bench.results.schema import RankTime
 from bench.runner.live_view import duration, epoch_line, rank_lines, run_line
 from ddp.core.messages.commands import Evaluate
 from ddp.core.messages.events import Evaluated, Progress, Ready
@@ -215,3 +218,13 @@ def test_the_cell_that_other_programs_disturbed_is_named() -> None:
     assert [line.text for line in trouble_lines(runs[1].metrics)] == [note]
     row = sweep_table(grouped).splitlines()[2].split()
     assert row[:6] == [*grouped[0].name.split(), "3", "3", "ok"]
+
+
+def test_the_time_between_steps_has_one_name() -> None:
+    """It was `other` in training.log and in explain."""
+    spent = RankTime(compute=0.5, data=0.1, comm=0, wait=0, eval=0, checkpoint=0, absent=0, other=0.4)
+    m = make_metrics(make_spec("solo")).model_copy(update={"breakdown": [spent]})
+    for detail in (True, False):
+        assert "between steps 40%" in str(result_lines(m, detail)[-1])
+    run = causes_of([{"computing": 6.0, "other": 4.0}], 10.0, 100)
+    assert [line.split(" | ")[1] for line in table(run)[-2:]] == ["computing", "between steps"]

@@ -35,7 +35,9 @@ def committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_within_the_source_tree_own_baselines_are_the_committed_ones_and_elsewhere_they_are_here(tmp_path: Path) -> None:
+def test_within_the_source_tree_own_baselines_are_the_committed_ones_and_elsewhere_they_are_here(
+    tmp_path: Path,
+) -> None:
     """In a folder beside the clone, baselines went into the clone, and those of the folder were not read."""
     assert paths.own_baselines(paths.ROOT / "reports") == paths.own_baselines(paths.ROOT) == paths.BASELINES
     assert paths.own_baselines(tmp_path) == Path("baselines")
