@@ -56,9 +56,9 @@ def load(path: str | Path = "runs", what: str = "runs") -> pd.DataFrame:
       units. The configuration is in `config.*`, such as `config.policy.anchor`, with lists as text.
     - `epochs`: a row for each epoch, from 0: `samples` trained by then, `train_loss`, `eval`, `eval_loss`, `lr`, `seconds`
       of training by then, and recorded scalars as `scalars.*`.
-    - `ranks`: a row for each rank, from 0: `samples_per_s`, `wall_s` (seconds), the fractions of it (`compute`, `data`,
-      `comm`, `wait`, `eval`, `checkpoint`, `other`), `peak_rss_bytes`, `peak_device_bytes`, `emulated_speed` (1: none),
-      `lost`.
+    - `ranks`: a row for each rank, from 0: `device`, `samples_per_s`, `wall_s` (seconds), the fractions of it (`compute`,
+      `data`, `comm`, `wait`, `eval`, `checkpoint`, `absent`, `other`: between steps), `peak_rss_bytes`,
+      `peak_device_bytes`, `emulated_speed` (1: none), `lost`.
     - `events`: a row for each record of `events.jsonl`: `line`, `type`, `since_s` (seconds since the first one, the launch),
       and the record's own fields, in the units of `ddp.core.messages.events`; its fields `model` and `since_s` are the
       columns `record.model` and `record.since_s`.

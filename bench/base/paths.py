@@ -14,15 +14,27 @@ RUNS = Path("runs")
 """Default output folder, relative to the working directory."""
 BASELINES = (PACKAGE / "baselines").resolve()
 """The committed references."""
-OWN_BASELINES = BASELINES if BASELINES.parent == ROOT else Path("baselines")
-"""Where a user's baselines are accepted: beside the committed ones in a source tree; where the package is installed, below
-the working directory, as the next version would not have them."""
 OWN_FILES = ("*/*-w*-*.json", "expected.yaml")
 """Files by which a folder `baselines` is the user's own folder of them, and not another one of that name."""
+HERE = Path("baselines")
+"""The user's own baselines, below the working directory."""
 MLRUNS = "mlruns"
 """Folder of MLflow's store, beside the runs; it has copies of their files."""
 METRICS_SCHEMA = PACKAGE / "metrics.schema.json"
 """JSON schema of `metrics.json`."""
+
+
+def own_baselines(folder: Path) -> Path:
+    """Return where baselines of somebody who works in `folder` are accepted: within a source tree beside the committed
+    ones; elsewhere below `folder`, as its runs are no business of the source tree, and the next version of an installed
+    package would not have them."""
+    return BASELINES if BASELINES.parent == ROOT and folder.is_relative_to(ROOT) else HERE
+
+
+try:
+    OWN_BASELINES = own_baselines(Path.cwd())
+except OSError:  # the working directory was removed, or is closed to this user
+    OWN_BASELINES = HERE
 
 
 def searched(name: str) -> bool:
@@ -31,8 +43,8 @@ def searched(name: str) -> bool:
 
 
 def judged_by(baselines: Path) -> tuple[Path, ...]:
-    """Return the folders or files of baselines that runs are compared with: for the committed ones, in an installed
-    package, first the user's own. The first with a cell has its baseline."""
+    """Return the folders or files of baselines that runs are compared with: for the committed ones, outside
+    of the source tree, first the user's own. The first with a cell has its baseline."""
     if baselines == BASELINES != OWN_BASELINES and any(any(OWN_BASELINES.glob(kind)) for kind in OWN_FILES):
         return OWN_BASELINES, BASELINES
     return (baselines,)

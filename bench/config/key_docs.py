@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from bench.config.config import Choice, Config
+from bench.config.launch_settings import LAUNCHERS, WORD
 from ddp.core.policies import POLICIES
 
 
@@ -36,6 +37,11 @@ def key_docs() -> Iterator[KeyDoc]:
             yield from _of_policies()
         else:
             yield doc
+
+
+def launch_docs(name: str) -> Iterator[KeyDoc]:
+    """Iterate over the settings of `launch=name`."""
+    yield from _of(LAUNCHERS[name], f"{WORD}.")
 
 
 def _of_policies() -> Iterator[KeyDoc]:

@@ -115,7 +115,9 @@ def schedule(spec: RunSpec, run: RunFigures) -> str:
 
 def _epoch(spec: RunSpec, epoch: EpochFigures) -> str:
     number = f"{epoch.epoch + 1:>{len(str(spec.epochs))}}/{spec.epochs}"
-    return f"epoch {number}  loss {_metric(epoch.loss)}  {spec.metric} {_metric(epoch.eval)}"
+    untested = epoch.evaluated and not epoch.eval_samples  # a script's run without eval_step
+    metric = "" if untested else f"  {spec.metric} {_metric(epoch.eval)}"
+    return f"epoch {number}  loss {_metric(epoch.loss)}{metric}"
 
 
 def _rate(samples_per_s: float | None) -> str:

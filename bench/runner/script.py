@@ -20,7 +20,7 @@ from rich.console import Console
 
 from bench.audit.documented.reading import TrainingData, unknowable
 from bench.base import canonical
-from bench.base.paths import ROOT
+from bench.base.paths import BASELINES, ROOT
 from bench.base.usage import UsageError, reason
 from bench.config.config_checks import Machine
 from bench.config.plan import ScriptPlan
@@ -152,7 +152,7 @@ class ScriptRecorder:
         self.folder = outcome.folder
         if again_order() is None and outcome.metrics.status != "killed":  # whoever aborts does not wait for a report
             try:
-                write_report(outcome.folder, outcome.folder)
+                write_report(outcome.folder, outcome.folder, baseline=BASELINES)
             except (ValueError, OSError) as error:
                 warnings.warn(
                     f"the report of {outcome.folder} is not written: {reason(error)}", RuntimeWarning, stacklevel=1

@@ -128,12 +128,14 @@ def judge_cells(
     # Solo first, as other cells are compared with its runs; all others in turn, while their records are in memory.
     alone = {n: sound(cell.runs, derivation.legible) for n, cell in enumerate(grouped) if cell.is_solo}
     solo = tuple(replace(grouped[n], runs=tuple(kept)) for n, (kept, _) in alone.items() if kept)
+    first = {cell.workload: cell for cell in reversed(grouped)}
     for n, cell in enumerate(grouped):
         kept, broken = alone.get(n) or sound(cell.runs, derivation.legible)
         problems += [remark("REFUSED", "readable", run.path.name, text) for run, text in broken]
         refused |= {run.path: text for run, text in broken}
         if kept:
             judged = partial(_judged, library=library, checks=checks, terms=terms, beside=solo, derivation=derivation)
+            judged = partial(judged, first=first[cell.workload])
             findings += _findings(replace(cell, runs=tuple(kept)), judged)
     settled = settle(findings, terms.accept_improvement)
     known = expected.load(*judged_by(baselines))
@@ -200,9 +202,11 @@ def _judged(
     terms: Terms,
     beside: tuple[Cell, ...],
     derivation: Derivation,
+    first: Cell,
 ) -> list[Finding]:
-    """Return the findings of all checks on a cell."""
-    case, obstacle = _case(cell, library, terms)
+    """Return the findings of all checks on a cell. `first`: the first one of its workload, which is solo's if there is
+    one."""
+    case, obstacle = _case(cell, library, terms, first)
     case = replace(case, beside=beside, derivation=derivation)
     return [*(result for check in checks if (result := check(case)) is not None), *obstacle]
 
@@ -240,23 +244,24 @@ def _check_names(terms: Terms) -> None:
                 raise ValueError(unknown(kind, name, known))
 
 
-def _case(cell: Cell, library: Library, terms: Terms) -> tuple[Case, list[Verdict]]:
+def _case(cell: Cell, library: Library, terms: Terms, first: Cell) -> tuple[Case, list[Verdict]]:
     """Return the case, with its reference if both may be compared, and the verdicts that say why not. A cell without a
     finished run needs no reference."""
     if not cell.ok or cell.ok[0].source == "predicted":  # a run in virtual time has learned nothing
         return Case(cell, None), []
     match = library.match(cell)
     if match is None:
-        line = f"none for {cell.workload.title}; make one: {next_runs.baseline(cell, library.folder)}"
+        line = f"none for {cell.workload.title}; make one: {next_runs.baseline(cell, library.folder, first)}"
         lacking = remark("NO_BASELINE", "baseline", cell.name, line)
-        return Case(cell, None), [replace(lacking, more=next_runs.reference(cell))]
+        return Case(cell, None), [replace(lacking, more=next_runs.reference(cell, first))]
     every, name = tuple(match.differing), match.reference.name
     match = replace(match, differing=beyond(match.differing, terms.allowed))
     if differing := tuple(match.differing):
-        line = f"not comparable with {name}: {_fields(differing)}; make one here: {next_runs.baseline(cell, library.folder)}"
+        how = next_runs.baseline(cell, library.folder, first)
+        line = f"not comparable with {name}: {_fields(differing)}; make one here: {how}"
         refused = remark("REFUSED", "baseline", cell.name, line, differing)
         return Case(cell, None, terms.allowed), [
-            replace(refused, reproduce=command(cell.runs), more=next_runs.reference(cell))
+            replace(refused, reproduce=command(cell.runs), more=next_runs.reference(cell, first))
         ]
     if match.reference.expired(terms.today) and not terms.allow_expired:
         line = (

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from bench.audit.audit_input import AuditOrder, StepReport
 from bench.audit.bundled.definitions import DEFINITIONS, NEAR
@@ -96,13 +97,21 @@ def _norms(
     unit = max(torch.finfo(parameter.dtype).eps for parameter in parameters if parameter.is_floating_point())
     rounding = unit * math.sqrt(sum(parameter.numel() for parameter in parameters))
     rounding = max(rounding, left_out_roundings(order.step) / SLACK)
+    least = underflow(parameters)
     for number, again in enumerate(own.norms):
         other = again if shaken is None else shaken.norms[number]
-        slack = SLACK * max(abs(again - other), rounding * again)
+        slack = max(SLACK * max(abs(again - other), rounding * again), least)
         for who, norm in _recorded(order, first, begin + number):
             if not abs(norm - again) <= slack:
                 line = f"norm of the gradients of step {begin + number}{who}"
                 yield StepDifference(line, f"{norm:.6g}", f"{again:.6g}", math.inf)
+
+
+def underflow(parameters: Iterable[Tensor]) -> float:
+    """Return the largest norm of gradients that a sum of squares may lose, as each square is 0 below the least normal
+    number of its type."""
+    kinds = ((each.numel(), torch.promote_types(each.dtype, torch.float32)) for each in parameters)
+    return math.sqrt(sum(count * torch.finfo(kind).tiny for count, kind in kinds))
 
 
 def counted_from(order: AuditOrder, step: KeptStep) -> int:

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import shutil
 import textwrap
+from dataclasses import replace
 
 from omegaconf import OmegaConf
 
 from bench.base.paths import CONF
 from bench.command.verbs.listing import presets
 from bench.config.flags import FLAGS
-from bench.config.key_docs import key_docs
+from bench.config.key_docs import key_docs, launch_docs
+from bench.config.launch_settings import LAUNCHERS, WORD
 from bench.models import MODELS
 from ddp.backends import BACKENDS
 from ddp.core.policies import POLICIES
@@ -40,7 +42,8 @@ def show() -> None:
         print(textwrap.fill(f"{group}: {', '.join(members)}", width, subsequent_indent=" " * INDENT))
     print("\n== Configuration (key=default, type: meaning) ==")
     chosen = _chosen()
-    for doc in key_docs():
+    launched = (replace(doc, text=f"With {WORD}={name}: {doc.text}") for name in LAUNCHERS for doc in launch_docs(name))
+    for doc in (*key_docs(), *launched):
         print(f"{doc.key}={chosen.get(doc.key, doc.default)}  ({doc.kind})")
         print(textwrap.fill(doc.text, width, initial_indent=" " * INDENT, subsequent_indent=" " * INDENT))
     print(f"\n{SWEEP}\nInspect:  python -m bench mode=cpu_async --cfg job    (also --info, --hydra-help)")
@@ -49,7 +52,7 @@ def show() -> None:
 def _groups() -> dict[str, list[str]]:
     """Return group -> the names of its members."""
     members = {"model": list(MODELS), "mode": list(modes()), "experiment": list(presets())}
-    members |= {"policy": list(POLICIES), "backend": list(BACKENDS), "engine": list(ENGINES)}
+    members |= {"policy": list(POLICIES), "backend": list(BACKENDS), "engine": list(ENGINES), WORD: list(LAUNCHERS)}
     return {group: sorted(names) for group, names in members.items()}
 
 

@@ -190,4 +190,4 @@ def _mean_breakdown(m: Metrics) -> str:
 
 def _breakdown(spent: RankTime) -> str:
     shares = [(name, getattr(spent, name)) for name in PARTS]
-    return "  ".join(f"{name} {share:.0%}" for name, share in shares if share >= 0.005)
+    return ", ".join(f"{NAMES.get(name, name)} {share:.0%}" for name, share in shares if share >= 0.005)

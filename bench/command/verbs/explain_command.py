@@ -17,6 +17,7 @@ from bench.base.tables import markdown
 from bench.base.usage import UsageError, path_of, usage, writable
 from bench.base.writing import write_json
 from bench.command.parser import Parser
+from bench.command.printed.run_lines import NAMES
 from bench.config.spec import RunSpec
 from bench.predict.pipeline_trace import Whatif, whatif
 from bench.predict.traces import read_pipeline
@@ -126,7 +127,7 @@ def table(run: ExplainedRun) -> list[str]:
     """Return the table as Markdown, followed by the ranks that made other ranks wait."""
     speed = f"{rate(run.samples_per_s)} samples/s from launch to end"
     rows = [
-        _row(f"{each.rank}", each.cause, each.seconds, each.share, each.without)
+        _row(f"{each.rank}", NAMES.get(each.cause, each.cause), each.seconds, each.share, each.without)
         for each in run.causes
         if each.share >= SHOWN
     ]

@@ -8,12 +8,14 @@ import inspect
 import re
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import fields
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from bench.base.number_format import plural
 from bench.base.paths import CONF, experiments
+from bench.config.launch_settings import LAUNCHERS
 from bench.loggers import LOGGERS
 from bench.models import MODELS, load
 from bench.models.data import DATA
@@ -150,6 +152,15 @@ def _recipes() -> dict[str, str]:
     return lines
 
 
+def _launchers() -> dict[str, str]:
+    """Return launcher -> what it does, and its settings with their defaults."""
+    lines: dict[str, str] = {}
+    for name, kind in LAUNCHERS.items():
+        settings = ", ".join(f"{each.name}={str(each.default).lower()}" for each in fields(kind))
+        lines[name] = f"{_summary(inspect.getdoc(kind) or '', name)} [{settings}]"
+    return lines
+
+
 GROUPS: dict[str, Callable[[], dict[str, str]]] = {
     "models": lambda: _summaries("model", MODELS) | _here("SETUP"),
     "modes": _modes,
@@ -157,6 +168,7 @@ GROUPS: dict[str, Callable[[], dict[str, str]]] = {
     "backends": lambda: _summaries("backend", BACKENDS, attrgetter("module")),
     "engines": lambda: _summaries("engine", ENGINES, attrgetter("module")),
     "loggers": lambda: _summaries("logger", LOGGERS),
+    "launch": _launchers,
     "experiments": presets,
     "data": lambda: _summaries("data set", DATA, attrgetter("module")) | _here("ORIGIN"),
     "guards": lambda: _functions("guard", GUARDS),

@@ -16,7 +16,7 @@ from bench.validate import judge_cells
 from bench.validate.verdicts import next_runs
 
 BENCH = "python -m bench "
-"""Beginning of the commands that `more` can run. Runs of a script's own are left to the user."""
+"""Beginning of the commands that `more` can run. Runs of a script are left to the user, whose script sets its seed."""
 
 
 def lacking(path: Path, baselines: Path) -> tuple[list[str], list[str]]:
@@ -35,8 +35,8 @@ def lacking(path: Path, baselines: Path) -> tuple[list[str], list[str]]:
 
 
 def more(path: Path, baselines: Path, run: Callable[[list[str]], int], show: bool = False) -> Exit:
-    """Train the runs that verdicts lack; with `show`, only print the commands. A new baseline is proposed, not
-    accepted."""
+    """Train the runs that verdicts lack; with `show`, only print the commands; of scripts say what to train. A new
+    baseline is proposed, not accepted."""
     commands, refused = lacking(path, baselines)
     for line in refused:
         print(line)
@@ -44,6 +44,8 @@ def more(path: Path, baselines: Path, run: Callable[[list[str]], int], show: boo
     scripts = [command for command in commands if not command.startswith(BENCH)]
     for command in scripts:  # whose seeds are in their own hands
         print(f"by hand: {command}")
+        if f"output='{next_runs.BASELINES}'" in command:
+            print(f"then: {next_runs.propose(baselines)} && {next_runs.accept(baselines)}")
     commands = [command for command in commands if command not in scripts]
     if not commands:
         if not scripts and not refused:

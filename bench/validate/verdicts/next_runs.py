@@ -32,7 +32,7 @@ def lacking(cell: Cell, wanted: int) -> list[int]:
 def training(cell: Cell, wanted: int) -> str:
     """Return the command that trains the missing seeds, into the cell's own tree."""
     if (script := script_of(cell.runs[0])) is not None:
-        return f"with each of seed={_listed(lacking(cell, wanted))} in Trainer, {script}"
+        return _by_hand(cell.runs[0], f"seed={_listed(lacking(cell, wanted))}", script)
     return _line(cell.runs[0], lacking(cell, wanted), _tree(cell))
 
 
@@ -41,12 +41,20 @@ def seeds(cell: Cell, wanted: int) -> str:
     return f"{plural(len(lacking(cell, wanted)), 'more seed')} needed: {training(cell, wanted)}"
 
 
-def reference(cell: Cell) -> str:
-    """Return the command that trains the runs of the solo baseline for a cell."""
-    if (script := script_of(cell.runs[0])) is not None:
+def reference(cell: Cell, shown: Cell | None = None) -> str:
+    """Return the command that trains the runs of the solo baseline for a cell. `shown`: the cell whose command says how
+    a script trains this workload, so that there is one line for each baseline; None: the cell itself."""
+    run = (shown or cell).runs[0]
+    if script_of(cell.runs[0]) is not None and (script := script_of(run)) is not None:
         seeds = _listed(range(GATING_SEEDS))
-        return f"with mode='solo', world_size=1, output='{BASELINES}' and each of seed={seeds} in Trainer, {script}"
+        return _by_hand(run, f"seed={seeds}, mode='solo', world_size=1, output='{BASELINES}'", script)
     return _line(_solo(cell.runs[0]), range(GATING_SEEDS), BASELINES)
+
+
+def _by_hand(run: Run, wanted: str, script: str) -> str:
+    """Return what to train with a script, whose own arguments only its author knows; and how it was started."""
+    m = run.metrics
+    return f"train {wanted} with the script that trained seed={m.seed}, mode='{m.mode}', world_size={m.world_size}: {script}"
 
 
 def propose(folder: Path | None) -> str:
@@ -59,10 +67,11 @@ def accept(folder: Path | None) -> str:
     return f"python -m bench baseline accept{_for(folder)}"
 
 
-def baseline(cell: Cell, folder: Path | None) -> str:
-    """Return the commands that train, propose and accept the solo baseline for a cell into a folder."""
+def baseline(cell: Cell, folder: Path | None, shown: Cell | None = None) -> str:
+    """Return the commands that train, propose and accept the solo baseline for a cell into a folder. `shown`: see
+    `reference`."""
     last = ";" if script_of(cell.runs[0]) else " &&"  # one run of a script has one seed
-    return f"{reference(cell)}{last} {propose(folder)} && {accept(folder)}"
+    return f"{reference(cell, shown)}{last} {propose(folder)} && {accept(folder)}"
 
 
 def _for(folder: Path | None) -> str:

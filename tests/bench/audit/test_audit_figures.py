@@ -60,6 +60,20 @@ def test_another_norm_than_that_of_the_step_is_named(
     assert all("norm of the gradients" in line for line in found), found
 
 
+def faint() -> Task:
+    """With gradients whose squares are 0 in single precision, as those of a set that is learned in a step."""
+    return replace(toy.task(), loss=lambda model, batch: 1e-26 * toy.loss(model, batch))
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("mode", every(2, ["solo", "nccl_sync", "zero2", "cpu_async"]))
+def test_a_norm_whose_squares_underflow_is_none_of_the_runs_defects(tmp_path: Path, mode: str) -> None:
+    """An easy set of images failed: 0 in the run, 8.3456e-28 recomputed."""
+    made = train_alone(tmp_path, faint) if mode == "solo" else train_together(tmp_path, mode, faint)
+    assert {norm for each in norms_of(made[1]) for _, norm in each} == {0.0}
+    assert different(audited(*made)) == []
+
+
 def classifying() -> Task:
     return replace(toy.task(), loss=parts.classified, evaluate=parts.accuracy)
 

@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 
 from bench.command.verbs.listing import GROUPS
+from bench.config.launch_settings import LAUNCHERS
 from tests.bench.conftest import Bench
 
 
-@pytest.mark.parametrize("group", [name for name in GROUPS if name not in ("recipes", "policies")])
+@pytest.mark.parametrize("group", [name for name in GROUPS if name not in ("recipes", "policies", "launch")])
 def test_no_summary_is_cut(group: str) -> None:
     for name, text in GROUPS[group]().items():
         assert text.endswith((".", "!", "?")), f"{name}: {text}"
         assert "\n" not in text
 
 
-def test_policies_end_with_their_settings() -> None:
-    for text in GROUPS["policies"]().values():
+@pytest.mark.parametrize("group", ["policies", "launch"])
+def test_what_has_settings_ends_with_them(group: str) -> None:
+    for text in GROUPS[group]().values():
         assert text.endswith((".", "]"))
+
+
+def test_launchers_and_their_settings_are_listed(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    """`list launch` was an unknown group, and --help named none of them."""
+    assert bench("list", "launch") == 0
+    listed = capsys.readouterr().out
+    assert bench("--help") == 0
+    page = capsys.readouterr().out
+    for name, kind in LAUNCHERS.items():
+        assert f"{name} " in listed
+        for field in fields(kind):
+            assert f"{field.name}={str(field.default).lower()}" in listed
+            assert f"launch.{field.name}=" in page
+    assert "launch: ray, slurm" in page
 
 
 @pytest.mark.parametrize("flag", ["-m", "--multirun"])

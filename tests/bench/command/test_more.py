@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,25 @@ def test_more_makes_the_baseline_that_is_lacking(
     assert "then, if the proposal is sound: python -m bench baseline accept" in shown[-1]
     assert not fake_engine.runs
     assert cli.dispatch(["more", "nowhere"]) == 2
+
+
+def test_a_baseline_of_a_script_is_one_line_with_the_command_of_its_solo_run(
+    bench: Bench, capsys: Capture, tmp_path: Path
+) -> None:
+    """There was a line for each mode, whose arguments contradicted what the line asked for."""
+    for seed, mode in enumerate(("nccl_sync", "nccl_cadence", "solo")):
+        script = {"path": "touch.py", "folder": "/home", "arguments": [mode, str(seed)]}
+        spec = make_spec(mode, seed=seed)
+        (write_run(tmp_path / "runs", spec, make_metrics(spec)) / "config.json").write_text(
+            json.dumps({"script": script})
+        )
+    (tmp_path / "base").mkdir()
+    capsys.readouterr()
+    assert bench("more", "runs", "--baseline", "base") == 0
+    train, then = capsys.readouterr().out.splitlines()
+    assert train.startswith("by hand: train seed=0,1,")
+    assert train.endswith("mode='solo', world_size=1: cd /home && python touch.py solo 2")
+    assert then.endswith("python -m bench baseline accept --baseline base")
 
 
 def test_what_failed_is_named_and_cut_short(tmp_path: Path, library: Path) -> None:

@@ -14,11 +14,14 @@ from pathlib import Path
 import pytest
 
 from bench.base.console import VERBOSITY, WIDTH, cut, verbosity
-from bench.command.printed.run_lines import Line, shortened, sweep_notes, sweep_table, trouble_lines
+from bench.command.printed.run_lines import Line, result_lines, shortened, sweep_notes, sweep_table, trouble_lines
 from bench.command.sweeps.sweep_progress import SweepProgress
+from bench.command.verbs.explain_command import table
+from bench.results.analysis.explained import causes_of
 from bench.results.cells import cells
 from bench.results.live.run import RunFigures
 from bench.results.runfolder import LOG, Run, find_runs
+from bench.results.schema import RankTime
 from bench.runner.live_view import duration, epoch_line, rank_lines, run_line
 from ddp.core.messages.commands import Evaluate
 from ddp.core.messages.events import Evaluated, Progress, Ready
@@ -146,6 +149,19 @@ def test_an_epoch_without_samples_since_the_last_one_has_no_speed() -> None:
     assert epoch_line(spec, run, ended[1], ended[0]).split("  ")[-1] == "- samples/s"
 
 
+@pytest.mark.parametrize(("samples", "shown"), [(0, False), (10, True)])
+def test_a_run_without_a_test_set_shows_no_metric(samples: int, shown: bool) -> None:
+    """It was `metric nan`, in each epoch."""
+    spec, run = replace(make_spec("solo"), epochs=1), RunFigures(1)
+    records: list[Record] = [Ready(0.0, 0, 100, 10, "d", "cpu", "none"), Progress(2.0, 0, 0, 1, 20, 1.0, 20.0, 0.1)]
+    records.append(Evaluated(3.0, 0, 0, samples, 0.5 * samples, 0.8 * samples, 0.0))
+    (ended,) = (done for record in records for done in run.add(record))
+    for line in (epoch_line(spec, run, ended, None), run_line(spec, run, ended, 4.0)):
+        assert "loss 1.0000" in line
+        assert (f"{spec.metric} 0.8000" in line) is shown
+        assert "nan" not in line
+
+
 def test_the_time_left_follows_from_what_is_trained() -> None:
     spec = replace(make_spec("solo"), epochs=4)
     run = RunFigures(4)
@@ -202,3 +218,13 @@ def test_the_cell_that_other_programs_disturbed_is_named() -> None:
     assert [line.text for line in trouble_lines(runs[1].metrics)] == [note]
     row = sweep_table(grouped).splitlines()[2].split()
     assert row[:6] == [*grouped[0].name.split(), "3", "3", "ok"]
+
+
+def test_the_time_between_steps_has_one_name() -> None:
+    """It was `other` in training.log and in explain."""
+    spent = RankTime(compute=0.5, data=0.1, comm=0, wait=0, eval=0, checkpoint=0, absent=0, other=0.4)
+    m = make_metrics(make_spec("solo")).model_copy(update={"breakdown": [spent]})
+    for detail in (True, False):
+        assert "between steps 40%" in str(result_lines(m, detail)[-1])
+    run = causes_of([{"computing": 6.0, "other": 4.0}], 10.0, 100)
+    assert [line.split(" | ")[1] for line in table(run)[-2:]] == ["computing", "between steps"]

@@ -42,6 +42,8 @@ def test_rows_for_epochs_ranks_and_events(runs: Path) -> None:
     epochs = bench.load(runs, what="epochs")
     assert list(epochs.train_loss) == [epoch.train_loss for run in found for epoch in run.metrics.epochs]
     ranks = bench.load(runs, what="ranks")
+    who = {"path", "run_id", "model", "mode", "world_size", "seed", "config_hash", "rank"}
+    assert {name for name in {*ranks.columns} - who if f"`{name}`" not in (bench.load.__doc__ or "")} == set()
     assert list(ranks.samples_per_s) == [speed for run in found for speed in run.metrics.throughput.per_rank]
     kinds = ["compute", "data", "comm", "wait", "eval", "checkpoint", "other"]
     assert ranks[kinds].sum(axis=1).tolist() == pytest.approx([1.0] * 5)

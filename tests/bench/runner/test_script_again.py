@@ -138,7 +138,7 @@ def halved(model: Any, batch: Any) -> Any:
 
 
 def test_no_baseline_judges_another_step_or_other_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.runner.script.write_report", lambda *paths: None)
+    monkeypatch.setattr("bench.runner.script.write_report", lambda *paths, **more: None)
     with in_threads():
         for seed in range(5):
             solo(tmp_path / "runs", seed)
@@ -217,7 +217,7 @@ def test_what_pythonpath_named_is_found_again(tmp_path: Path, capsys: pytest.Cap
         return 1
 
     with in_threads() as patch:
-        patch.setattr("bench.runner.script.write_report", lambda *paths: None)
+        patch.setattr("bench.runner.script.write_report", lambda *paths, **more: None)
         patch.syspath_prepend(tmp_path / "lib")
         assert start(["python", str(script)], script.parent, {"PYTHONPATH": "../lib"}) == 0
         patch.setattr("bench.runner.script_again.run_process", note)

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from bench import judge, load
+from bench.base.paths import BASELINES
 from bench.command import cli
 from bench.results.runfolder import Run, find_runs
 from bench.runner.script import recorder, script_plan
@@ -92,9 +93,12 @@ def test_commands_read_it(handle: RunHandle, tmp_path: Path, capsys: pytest.Capt
     assert cli.dispatch(["replay", str(folder)]) == 0
     capsys.readouterr()
     assert cli.dispatch(["more", str(folder)]) == 0
-    assert capsys.readouterr().out.startswith(
-        "by hand: with mode='solo', world_size=1, output='runs/baselines' and each of seed=0,1,"
-    )
+    train, then = capsys.readouterr().out.splitlines()
+    assert train.startswith("by hand: train seed=0,1,2,")
+    with_script = "with the script that trained seed=3, mode='nccl_cadence', world_size=2: "
+    assert f", mode='solo', world_size=1, output='runs/baselines' {with_script}" in train
+    propose = "python -m bench baseline propose runs/baselines --mode solo"
+    assert then == f"then: {propose} && python -m bench baseline accept"
     assert cli.dispatch(["dashboard", "export", str(folder), "--out", str(tmp_path / "page.html")]) == 0
     assert "touch" in (tmp_path / "page.html").read_text()
 
@@ -121,7 +125,7 @@ def test_a_run_that_was_not_recorded_has_no_verdict() -> None:
 
 @pytest.mark.parametrize("mode", ["solo", "graph_sync", "zero1"])
 def test_every_mode_is_recorded(mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.runner.script.write_report", lambda *paths: None)
+    monkeypatch.setattr("bench.runner.script.write_report", lambda *paths, **more: None)
     with in_threads():
         run = trainer(tmp_path, mode=mode, world_size=None if mode == "solo" else 2)
         (handle := run.run()).join()
@@ -146,7 +150,7 @@ def evens(epoch: int) -> list[int]:
 def test_whatever_a_task_leaves_out_is_no_failure(
     given: dict[str, object], seen: bool, audited: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bench.runner.script.write_report", lambda *paths: None)
+    monkeypatch.setattr("bench.runner.script.write_report", lambda *paths, **more: None)
     without = {"eval_dataset": None} if "eval_step" in given else {}
     with in_threads():
         (handle := trainer(tmp_path, audit=True, mode="nccl_sync", **given, **without).run()).join()
@@ -186,7 +190,8 @@ def test_a_run_that_fails_is_recorded_and_raises_as_ever(tmp_path: Path) -> None
 
 
 def test_a_report_that_cannot_be_written_costs_nobody_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*paths: Path) -> None:
+    def refuse(*paths: Path, baseline: Path) -> None:
+        assert baseline == BASELINES, "the page said that there is no baseline, and the verdict compared with one"
         raise ValueError("the disk is full")
 
     monkeypatch.setattr("bench.runner.script.write_report", refuse)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,6 +33,18 @@ def committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(paths, "BASELINES", folder)
     monkeypatch.setattr(paths, "OWN_BASELINES", Path("baselines"))
     return folder
+
+
+def test_within_the_source_tree_own_baselines_are_the_committed_ones_and_elsewhere_they_are_here(
+    tmp_path: Path,
+) -> None:
+    """In a folder beside the clone, baselines went into the clone, and those of the folder were not read."""
+    assert paths.own_baselines(paths.ROOT / "reports") == paths.own_baselines(paths.ROOT) == paths.BASELINES
+    assert paths.own_baselines(tmp_path) == Path("baselines")
+    here = "from bench.base import paths; print(paths.OWN_BASELINES)"
+    for folder, own in ((tmp_path, "baselines"), (paths.ROOT, str(paths.BASELINES))):
+        path = {**os.environ, "PYTHONPATH": str(paths.ROOT)}
+        assert subprocess.check_output([sys.executable, "-c", here], cwd=folder, env=path, text=True).strip() == own
 
 
 def accepted(values: tuple[float, ...], mode: str = "solo") -> None:
