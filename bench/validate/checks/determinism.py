@@ -88,8 +88,8 @@ def check(case: Case) -> Verdict | None:
     runs = [m for m in cell.ok if promised(m, cell.runs[0].config) and m.params_sha256]
     alike = grouped(((m.seed, _source(m), str(Fingerprint.of(m).machine)), m) for m in runs)
     pairs = [(first, other) for first, *others in alike.values() for other in others]
-    apart, config = [(a.seed, found) for a, b in pairs if (found := unlike(a, b))], cell.runs[0].config
-    different = [f"seed {seed}, two runs: {found[0]}" for seed, found in apart if broken(found, config)]
+    apart, config = [(a.seed, lines) for a, b in pairs if (lines := unlike(a, b))], cell.runs[0].config
+    different = [f"seed {seed}, two runs: {lines[0]}" for seed, lines in apart if broken(lines, config)]
     recorded = _recorded(case, [first for first, *_ in alike.values()])
     different += [
         f"seed {m.seed}: params_sha256 {sha[:12]} in the baseline, {str(m.params_sha256)[:12]} here"

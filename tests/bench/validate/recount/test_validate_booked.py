@@ -166,7 +166,9 @@ def test_each_epoch_is_evaluated_at_its_end(name: str, more: int, change: dict[s
     rows = [row.model_copy(update={"samples": row.samples + more * (row.epoch == 1)}) for row in run.metrics.epochs]
     run = replace(run, metrics=run.metrics.model_copy(update={"epochs": rows, "schema_version": 8}))
     found = evaluation._compared(run, replace(known, **change), None)[0]
-    assert found == (f"epoch 1 was evaluated after {2876 + more} samples of the run, but ends after 2876" if wrong else "")
+    assert found == (
+        f"epoch 1 was evaluated after {2876 + more} samples of the run, but ends after 2876" if wrong else ""
+    )
 
 
 @pytest.mark.parametrize(
