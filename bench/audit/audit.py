@@ -17,7 +17,7 @@ from bench.audit import reports
 from bench.audit.audit_input import AuditOrder
 from bench.audit.bundled.setups import settings_reached, setup
 from bench.audit.costs import StepBytes, costs, step_bytes
-from bench.audit.counters import counted, resets, scales, updates
+from bench.audit.counters import LossScale, counted, resets, scales, updates
 from bench.audit.delivered import delivered
 from bench.audit.documented.reading import TrainingData, committed, content, made_as_by_rank, repeatable, unknowable
 from bench.audit.documented.rules import Rules, left_out_roundings
@@ -71,6 +71,8 @@ class _Auditor:
         self._unknowable = unknowable(task, self._data)
         self.final_sha256: str | None = None
         self._bytes: list[StepBytes] = []
+        self._scales: dict[str, LossScale] = {}
+        """File of a step or row that was confirmed -> the loss scale that it leaves."""
         self._unrepeated = False
         """Whether a repeated step gave another outcome each time."""
         self._loss = b"" if order.model else packed(task.loss)
@@ -111,7 +113,7 @@ class _Auditor:
         yield from counted(self._order, self._kept.steps, lambda: not self._order.model and draws(self._bench))
         yield from resets(self._order, self._kept.steps, self._bench)
         yield from updates(self._order)
-        yield from scales(self._order, self._kept.steps)
+        yield from scales(self._order, self._kept.steps, self._scales)
         yield from left_alone(self._order, self._kept.averages, moving)
         yield from ends(self._kept.ends)
         yield from rounded(self._order, self._kept.ends)
@@ -148,7 +150,7 @@ class _Auditor:
             if self._unknowable:
                 raise Incomplete(self._unknowable)
             complete(group)
-            apart, largest = self._differences(group)
+            apart, largest, scale = self._differences(group)
             if apart and not all(self._data.steady(first.epoch, *span) for each in group for span in each.batches):
                 raise Incomplete("the data set gives different samples at each reading")
             if apart and not self._order.model:
@@ -158,13 +160,14 @@ class _Auditor:
                 raise Incomplete(UNREPEATED)
         except Incomplete as error:
             return AuditItem(**about, outcome="skipped", line=str(error))
+        self._scales |= {each.file: scale for each in group if not apart}
         more = f"; and {len(apart) - MOST_LINES} more" if len(apart) > MOST_LINES else ""
         lines = "; ".join(map(str, apart[:MOST_LINES])) + more
         if apart and first.then:
             lines = f"{len(first.row)} steps from this one on: {lines}"
         return AuditItem(**about, outcome="different" if apart else "equal", line=lines, largest=largest)
 
-    def _differences(self, group: Sequence[KeptStep]) -> tuple[list[StepDifference], float | None]:
+    def _differences(self, group: Sequence[KeptStep]) -> tuple[list[StepDifference], float | None, LossScale]:
         before = whole(every(group, "before"))
         after = self._joined(group)
         again = partial(redo, self._bench, before, group)
@@ -177,7 +180,7 @@ class _Auditor:
         if identical(after, own, losses):
             apart += figures_apart(self._order, self._bench, group, own, None)
             apart += scalars_apart(self._order, group, own, None, again)
-            return apart, None if apart else 0.0
+            return apart, None if apart else 0.0, own.scale
         # The rounding errors of the steps add up.
         shake = DEVICE_ROUNDING if self._order.coarse else shake_of(list(self._bench.parameters.values()))
         least, more = (SLACK * shake, AT_ONCE) if group[0].at_once else (0.0, 1.0)
@@ -191,7 +194,7 @@ class _Auditor:
         states, largest = states_apart(after, before, own, shaken, rounding)
         apart += [*states, *figures_apart(self._order, self._bench, group, own, shaken)]
         apart += scalars_apart(self._order, group, own, shaken, again)
-        return apart, None if apart else largest
+        return apart, None if apart else largest, own.scale
 
     def _joined(self, group: Sequence[KeptStep]) -> Mapping[Name, list[Any]]:
         after: dict[Name, list[Any]] = {}

@@ -64,8 +64,10 @@ def costs(order: AuditOrder, bench: Bench, steps: Sequence[StepBytes]) -> Iterat
         here = order.coarse == (bench.device.type == "cuda")  # other kernels keep other tensors
         wanted["activation_bytes"] = passes[0][1] if here and _plain(order) else None
     apart = list(_apart(order, wanted))
-    if apart and not order.model and _differ(bench):
-        apart = list(_apart(order, {**wanted, **dict.fromkeys(("tokens", "flop_per_sample"))}))
+    if apart and not order.model:
+        unlike = _differ(bench)
+        left_out = [*["tokens"] * unlike, *["flop_per_sample"] * (unlike or _shared(bench))]
+        apart = list(_apart(order, {**wanted, **dict.fromkeys(left_out)}))
     lines = [*apart, *(_of_steps(order, bench, steps) if order.whole else _in_parts(order, bench))]
     count = sum(parameter.numel() for parameter in bench.parameters.values())
     if order.parameters is not None and order.parameters != count:
@@ -119,9 +121,14 @@ def _in_parts(order: AuditOrder, bench: Bench) -> Iterator[tuple[int | None, str
             yield None, f"{name} of all ranks, each with a part, add up to {total:,}, the model gives {size:,}"
 
 
+def _size(bench: Bench) -> int:
+    """Return the samples of a batch of one rank."""
+    return min(bench.rules.batch_size, bench.rules.samples)
+
+
 def _first(bench: Bench, number: int = 0) -> Any:
     """Return one of the first batches; after the last whole one comes the first again."""
-    size = min(bench.rules.batch_size, bench.rules.samples)
+    size = _size(bench)
     start = number % max(bench.rules.samples // max(size, 1), 1) * size
     return bench.batch(start, start + size)
 
@@ -138,6 +145,17 @@ def _differ(bench: Bench) -> bool:
             return True
         shapes.add(tuple(leaf.shape for leaf in leaves if isinstance(leaf, Tensor)))
     return len(shapes) > 1
+
+
+def _shared(bench: Bench) -> bool:
+    """Return whether samples of a batch share work, such as a product of weights, so that the operations per sample depend
+    on how many there are in the rank's first pass."""
+    size = _size(bench)
+    try:
+        whole, half = (_pass(bench, 0, part) for part in (size, max(size // 2, 1)))
+    except Exception:  # a user's function may take no half batch
+        return True
+    return not isclose(whole[0], half[0], rel_tol=NEAR["flop_per_sample"])
 
 
 def _tokens(bench: Bench) -> int:
@@ -160,14 +178,15 @@ def _has_storage(value: Any) -> bool:
     return isinstance(value, Tensor) and value.layout is torch.strided
 
 
-def _pass(bench: Bench, seed: int) -> tuple[float, int]:
-    """Return the operations per sample of a forward and a backward pass, on the batch of the number `seed` with random
-    numbers from it; and the bytes that the forward pass keeps for the backward pass, besides the model and the batch."""
+def _pass(bench: Bench, seed: int, samples: int | None = None) -> tuple[float, int]:
+    """Return the operations per sample of a forward and a backward pass, on the batch of the number `seed` (or on the first
+    `samples`) with random numbers from it; and the bytes that the forward pass keeps for the backward pass, besides the
+    model and the batch."""
     from torch.utils._pytree import tree_leaves
     from torch.utils.flop_counter import FlopCounterMode
 
     torch.manual_seed(seed)
-    batch = moved(_first(bench, seed), bench.device)
+    batch = moved(_first(bench, seed) if samples is None else bench.batch(0, samples), bench.device)
     counter = FlopCounterMode(display=False, custom_mapping=_recurrent())
     lasting = chain(bench.model.parameters(), bench.model.buffers(), tree_leaves(batch))
     own = {each.untyped_storage().data_ptr() for each in lasting if _has_storage(each)}
@@ -182,7 +201,7 @@ def _pass(bench: Bench, seed: int) -> tuple[float, int]:
         bench.task.loss(bench.model, batch).backward()  # type: ignore[no-untyped-call]
     for parameter in bench.parameters.values():
         parameter.grad = None
-    flop = float(counter.get_total_flops()) / min(bench.rules.batch_size, bench.rules.samples)
+    flop = float(counter.get_total_flops()) / (samples or _size(bench))
     return flop, sum(kept.values())
 
 

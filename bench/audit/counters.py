@@ -7,7 +7,7 @@ or missing. Must not use the engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from bench.audit.audit_input import AuditOrder
 from bench.audit.kept_files import BUFFERS, OPTIMIZER, KeptStep, Parts
+from bench.audit.repeated.between import adjoining
 from bench.audit.repeated.figures import DOUBLED, FACTOR
 from bench.audit.repeated.repeated_step import Bench, several
 from bench.base.grouping import grouped
@@ -26,6 +27,8 @@ COUNTER = "num_batches_tracked"
 """Buffer of PyTorch's batch norms that counts their passes."""
 Counts = dict[str, float]
 """Name of a counter -> its value."""
+LossScale = tuple[float, int]
+"""(Factor of the loss in fp16, steps since it changed)."""
 OF = " of "
 """Separates the name of an optimizer's counter from the parameter whose steps it counts."""
 
@@ -60,17 +63,27 @@ def updates(order: AuditOrder) -> Iterator[AuditItem]:
             yield AuditItem(what="chain", outcome="different" if line else "equal", line=line, rank=rank)
 
 
-def scales(order: AuditOrder, steps: Sequence[KeptStep]) -> Iterator[AuditItem]:
-    """Look for a loss scale in fp16 that has grown more often than the steps of all ranks allow."""
+def scales(order: AuditOrder, steps: Sequence[KeptStep], left: Mapping[str, LossScale]) -> Iterator[AuditItem]:
+    """Look for a loss scale in fp16 that has grown more often than the steps of all ranks allow, that should have grown, or
+    that a step did not leave to the next as the repeated step did. `left`: file of a step, or row, that the audit
+    confirmed -> what it leaves."""
     if order.step.precision != "fp16" or not order.planned or order.resumed:
         return
     most = FACTOR * 2.0 ** (sum(report.last - report.first for report in order.reports) // DOUBLED)
     for each in steps:
-        if each.scale[0] > most:
-            line = f"the loss scale is {each.scale[0]:g}, at most {most:g} is possible after so many steps"
-            place: dict[str, Any] = {"rank": each.rank, "epoch": each.epoch, "step": each.step, "files": [each.file]}
-            yield AuditItem(what="chain", outcome="different", line=line, **place)
+        (value, since), about = each.scale, {"rank": each.rank, "epoch": each.epoch, "step": each.step}
+        line = f"the loss scale is {value:g}, at most {most:g} is possible after so many steps" if value > most else ""
+        if since >= DOUBLED:
+            line = f"the loss scale is still {value:g} after {since} steps without overflow; {DOUBLED} double it"
+        if line:
+            yield AuditItem(what="chain", outcome="different", line=line, files=[each.file], **about)
             return
+    for first, then in adjoining(steps) if not order.one_process or order.world_size == 1 else ():
+        if first.file in left and (due := left[first.file]) != then.scale:
+            sides = (f"{value:g}, unchanged for {since} steps" for value, since in (then.scale, due))
+            line = "the loss scale before it is {}; the step before leaves {}".format(*sides)
+            place: dict[str, Any] = {"rank": then.rank, "epoch": then.epoch, "step": then.step}
+            yield AuditItem(what="chain", outcome="different", line=line, files=[first.file, then.file], **place)
 
 
 def resets(order: AuditOrder, steps: Sequence[KeptStep], bench: Bench) -> Iterator[AuditItem]:

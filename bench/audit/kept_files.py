@@ -186,7 +186,7 @@ def _take(kept: Kept, name: str, values: mmap.mmap) -> None:
         if not about["rank"]:
             kept.evaluated[about["epoch"]] = KeptEvaluation(name, about["evaluated"], about.get("whole", True))
         return
-    about |= {name: tuple(about[name]) for name in ("losses", "rates")}
+    about |= {name: tuple(about[name]) for name in ("losses", "rates", "scale") if name in about}
     about["work"] = _spans(about["work"])
     about["then"] = tuple(FollowingStep(seen, _spans(work), total) for seen, work, total in about.get("then", ()))
     others = about.pop("others", ())

@@ -66,18 +66,19 @@ def fingerprint(state: Mapping[str, Tensor]) -> str:
 
 
 def distance(state: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
-    """Return the largest difference between values of two states; infinite if their names differ."""
+    """Return the largest difference between tensors of two states, as of `gap`; infinite if their names differ."""
     if state.keys() != other.keys():
         return float("inf")
     return max((gap(state[name], value) for name, value in other.items() if value.numel()), default=0.0)
 
 
 def gap(own: Tensor | float, other: Tensor | float) -> float:
-    """Return the largest difference of values; infinite if one is not finite, but 0 if both are the same infinity, or no
-    numbers."""
+    """Return the largest difference of values, as a fraction of the largest finite value of `other` if that is above 1;
+    infinite if one is not finite, but 0 if both are the same infinity, or no numbers."""
     first, second = (torch.as_tensor(side, dtype=torch.float64) for side in (own, other))
     alike = (first == second) | (first.isnan() & second.isnan())
-    return float((first - second).abs().nan_to_num(math.inf, math.inf).where(~alike, 0.0).max())
+    apart = (first - second).abs().nan_to_num(math.inf, math.inf).where(~alike, 0.0).max()
+    return float(apart / second.abs().where(second.isfinite(), 0.0).max().clamp(min=1.0))
 
 
 def largest(differences: Iterable[float]) -> float | None:

@@ -27,7 +27,8 @@ from ddp.backends import BACKENDS, SyncKind
 from ddp.core.settings.steps import PLAIN, StepSettings
 
 CLOSE, LOOSE = 1e-9, 1e-3
-"""Largest allowed difference in double precision; and in single precision, for models that run in no other."""
+"""Largest allowed difference in double precision; and in single precision, for models that run in no other. As all
+differences here, they are fractions of a tensor's largest value, if that is above 1 (`bench.prove.entrants.gap`)."""
 SUMMED = 1e-5
 """Largest allowed difference of a loss: shares of ranks are summed in another order, and in double precision."""
 AVERAGED = "averages of windows; which steps make a window is the policy's: bench replay"
@@ -268,7 +269,7 @@ def _windowed(trials: list[Trial], folder: Path, preload: tuple[str, ...]) -> It
                 number,
                 None,
                 largest(apart[number] for apart in main.apart),
-                gap(main.losses[number], losses[number]) / course.world_size,
+                gap(main.losses[number] / course.world_size, losses[number] / course.world_size),
             )
             for number in range(course.steps)
         ]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench.prove.entrants import distance, largest
-from bench.prove.proof import Proof, StepDifferences
+from bench.prove.entrants import distance, gap, largest
+from bench.prove.proof import CLOSE, SUMMED, Proof, StepDifferences
 from tests.conformance.test_prove import OWN, PLAIN
 from tests.warm import Warm
 
@@ -38,13 +38,20 @@ NAN, INF = float("nan"), float("inf")
         (INF, -INF, INF),
         (NAN, NAN, 0.0),
         (INF, INF, 0.0),
-        (1.0, 3.0, 2.0),
+        (1.0, 0.5, 0.5),
+        (1.0, 4.0, 0.75),
     ],
 )
 def test_what_is_not_finite_on_one_side_is_infinitely_far(own: float, oracle: float, apart: float) -> None:
     first = torch.zeros(3)
     states = ({"first": first, "second": torch.tensor([0.0, side])} for side in (own, oracle))
     assert distance(*states) == apart
+
+
+def test_a_large_loss_is_rounded_in_proportion() -> None:
+    """The limits were absolute, so a sound mode was called different if its loss was above a thousand."""
+    assert gap(1783.0 + 6.1e-5, 1783.0) < SUMMED < gap(1783.0 + 0.1, 1783.0)
+    assert gap(torch.tensor([1e4, 1.0 + 1e-6]), torch.tensor([1e4, 1.0])) < CLOSE
 
 
 def test_no_step_and_no_rank_hides_behind_the_first() -> None:

@@ -30,13 +30,20 @@ def chains(order: AuditOrder, steps: Sequence[KeptStep], moving: Collection[str]
     an evaluation in between changes."""
     if not _untaken(order):
         return
+    for first, then in adjoining(steps):
+        if then.before:
+            # PyTorch sends the first rank's buffers to the others before an evaluation and before each step.
+            yield _chained(first, then, not (order.own_buffers and then.rank), moving)
+
+
+def adjoining(steps: Sequence[KeptStep]) -> Iterator[tuple[KeptStep, KeptStep]]:
+    """Iterate over pairs of kept steps, or rows, of a rank that follow each other without an average in between."""
     begun = grouped(((step.rank, step.step), step) for step in steps)
     for first in steps:
         averages = first.averages + (len(first.row) if first.together else 0)
         for then in begun.get((first.rank, first.step + len(first.batches)), ()):
-            if then.averages == averages and then.before:
-                # PyTorch sends the first rank's buffers to the others before an evaluation and before each step.
-                yield _chained(first, then, not (order.own_buffers and then.rank), moving)
+            if then.averages == averages:
+                yield first, then
 
 
 def _untaken(order: AuditOrder) -> bool:

@@ -13,7 +13,7 @@ from bench.base.number_format import plural
 from bench.base.usage import UsageError, usage
 from bench.config.user_parts import changed
 from bench.results.runfolder import CONFIG, Run, find_runs, read_object
-from bench.validate.checks.determinism import promised, unlike
+from bench.validate.checks.determinism import broken, promised, unlike
 from bench.validate.evidence.consistency import legible
 
 if TYPE_CHECKING:
@@ -79,13 +79,16 @@ def _trained_again(run: Run, output: str) -> Metrics:
 def compare(run: Run, after: Metrics) -> Exit:
     """Print how a run compares with another one of its cell and seed; return the exit code."""
     folder, before = run.path, run.metrics
-    differences = unlike(before, after)
+    apart = unlike(before, after)
+    differences = broken(apart, run.config)
     if not differences and before.params_sha256 is None:
         print(f"INCONCLUSIVE {folder}: neither run has a digest of its parameters to compare")
         return Exit.INCONCLUSIVE
     if not differences:
         digest, epochs = str(before.params_sha256)[:16], plural(len(before.epochs), "epoch")
         print(f"EQUAL      {folder}: the same bits: parameters {digest}, {epochs}")
+        if apart:
+            print(f"  what its steps recorded differs, as times do: {apart[0]}")
         return Exit.OK
     print(f"DIFFERENT  {folder}: {len(differences)} of the digest, losses, metrics and counts differ; {differences[0]}")
     if promised(before, run.config):

@@ -3,7 +3,8 @@
 Ranks record the number of evaluated samples, the sum over their values, and a sketch of the model. Number and sum must
 be the baseline's, the sum within `NEAR`; only the number, if samples may differ at each reading, or by how batches are
 cut. The model must be the same on all ranks, and the average of the round that ended the epoch (or the mean of the
-replicas, if ranks recorded these). The model of the last evaluation must be the final one.
+replicas, if ranks recorded these). The model of the last evaluation must be the final one. If no epoch may begin before
+the one before is complete, each must be evaluated right at its end.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from bench.base.grouping import grouped
 from bench.results.runfolder import Run
 from bench.validate.baselines.reference import Sets
-from bench.validate.records.run_records import Records
+from bench.validate.records.run_records import UNBLOCKED, Records
 from bench.validate.sketches.linear import apart, mean
 from bench.validate.sketches.state_copies import unlike
 from bench.validate.verdicts.findings import Case
@@ -21,6 +22,8 @@ from ddp.tally import MODULUS
 NEAR, ROUGH = 1e-9, 1e-6
 """Relative tolerance of a sum in double precision that is split among ranks; and of one of samples whose hashes are right,
 as large values may cancel."""
+SEEN = 5
+"""First version of results in which the samples of an epoch are counted up to its evaluation."""
 
 
 def check(case: Case) -> Verdict | None:
@@ -39,7 +42,7 @@ def _compared(run: Run, known: Records, sets: Sets | None) -> tuple[str, int]:
     """Return what is wrong with an evaluation (empty: nothing), and the number of evaluations."""
     if not known.evaluated or any(event.content is None for event in known.evaluated):
         return "", 0
-    return _unevaluated(run, known) or _amiss(sets, run, known), run.metrics.epochs_planned
+    return _unevaluated(run, known) or _misplaced(run, known) or _amiss(sets, run, known), run.metrics.epochs_planned
 
 
 def _counted(run: Run, known: Records) -> bool:
@@ -53,6 +56,18 @@ def _unevaluated(run: Run, known: Records) -> str:
     first = max((event.epochs for event in known.resumed), default=0)
     missing = {*range(first, run.metrics.epochs_planned)} - {event.epoch for event in known.evaluated}
     return f"epoch {min(missing)} was never evaluated" if missing else ""
+
+
+def _misplaced(run: Run, known: Records) -> str:
+    """Name an epoch that was not evaluated right at its end; empty: none. Not judged are resumed runs, results of earlier
+    versions, and runs in which an epoch may begin before the one before is complete."""
+    m, overlapping = run.metrics, any(plan.lookahead for plan in known.plans)
+    if known.resumed or overlapping or m.backend == UNBLOCKED or m.schema_version < SEEN or not known.ready:
+        return ""
+    for row in m.epochs:
+        if row.samples != (due := (row.epoch + 1) * known.ready[0].samples):
+            return f"epoch {row.epoch} was evaluated after {row.samples} samples of the run, but ends after {due}"
+    return ""
 
 
 def evaluated(known: Records) -> dict[int, tuple[int, float]]:

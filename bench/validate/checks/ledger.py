@@ -11,7 +11,8 @@ from bench.base.grouping import summed
 from bench.base.number_format import plural
 from bench.results.runfolder import Run
 from bench.results.schema import LedgerTotals
-from bench.validate.records.run_records import Records
+from bench.validate.records.reading import lost_nobody
+from bench.validate.records.run_records import UNBLOCKED, Records
 from bench.validate.verdicts.findings import Case
 from bench.validate.verdicts.verdict import Verdict, verdict
 from ddp.core.messages.commands import Train
@@ -65,7 +66,7 @@ def _booked(run: Run, known: Records) -> str:
             if isinstance(order, Train) and begin <= at < end and order.chunk.batch != due:
                 whose = f"rank {order.rank}, epoch {order.chunk.epoch}"
                 return f"{whose}: batches of {order.chunk.batch} samples were granted, {due} are set"
-    return _unreported(run, known)
+    return _unreported(run, known) or _ahead(run, known)
 
 
 def _unreported(run: Run, known: Records) -> str:
@@ -80,6 +81,22 @@ def _unreported(run: Run, known: Records) -> str:
         # Behind a loss a rank may load the step that another one was ahead.
         if rank not in left and more > loaded[rank] * m.batch_size * m.world_size:
             return f"rank {rank}, epoch {epoch}: {plural(more, 'sample')} entered the model that it never reported"
+    return ""
+
+
+def _ahead(run: Run, known: Records) -> str:
+    """Name the rank of a resumed run whose model had more or fewer samples in it than its checkpoint said; empty: none.
+    Where ranks wait for each other, each checkpoint holds what they had reported until then, and no more."""
+    waited = run.metrics.backend != UNBLOCKED and lost_nobody(run.metrics) and not known.loads
+    if not (known.resumed and known.merged and waited):
+        return ""
+    counts = summed(((e.rank, e.epoch), e.samples) for e in known.progress)
+    for event in known.merged:
+        counts[event.rank, event.epoch] -= measure(event.spans)
+    for (rank, epoch), more in sorted(counts.items()):
+        if more:
+            what = "trained twice, as the model was ahead of" if more > 0 else "never trained, as the model was behind"
+            return f"rank {rank}, epoch {epoch}: {plural(abs(more), 'sample')} {what} what its checkpoint says"
     return ""
 
 

@@ -25,6 +25,7 @@ from bench.validate.rules.window_rule import (
     apart_from_plan,
     apart_from_settings,
     apart_from_speeds,
+    below_need,
     beyond_lead,
     off_rule,
 )
@@ -63,6 +64,7 @@ def _rules(m: Metrics, known: Records, settings: Mapping[str, JsonValue]) -> Ite
         yield apart_from_plan(m, known, settings)
         yield beyond_lead(m, known, settings)
         yield above_need(m, known, settings)
+        yield below_need(m, known, settings)
         yield apart_from_speeds(m, known, settings)
         yield against_guard(m, known, settings)
 

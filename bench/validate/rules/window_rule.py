@@ -11,7 +11,7 @@ from statistics import median
 
 from pydantic import JsonValue
 
-from bench.results.schema import Elche, Metrics, PlanRow
+from bench.results.schema import Elche, Metrics, PlanRow, WindowRow
 from bench.validate.records.run_records import UNBLOCKED, Records
 from ddp.core.messages.commands import Average, Plan, Train
 from ddp.core.messages.events import Progress
@@ -24,6 +24,8 @@ BEGIN, ROUNDS, STEPS = 4, 8, 4
 MEMORY, GROWTH, UNFIT = (5, 9), 1.1, 2.0
 """Fewest and most averages whose median cost counts; the growth beyond the need; steps that ranks wait for each other as
 counts are whole, at most."""
+SCARCE = 2
+"""Factor by which an anchor must be below what is needed, and below its bounds, to be too small."""
 UNEQUAL, MOSTLY, PART = 1.8, 0.75, 0.6
 """Ratio of two ranks' seconds per step, and fraction of rounds that must show it, for speeds to be unequal; and
 fraction of that ratio by which steps must differ."""
@@ -117,6 +119,30 @@ def above_need(m: Metrics, known: Records, settings: Mapping[str, JsonValue]) ->
     return line if anchor > most else ""
 
 
+def below_need(m: Metrics, known: Records, settings: Mapping[str, JsonValue]) -> str:
+    """Name the anchor that stands still although averages cost a multiple of `overhead_target`; empty: none. Only where
+    nothing else bounds it: no verdict of a guard, no limit on counts, and windows far below `max_anchor` and the epoch."""
+    target, most = settings.get("overhead_target"), settings.get("max_anchor")
+    bound = settings.get("max_batch_diff") is not None or settings.get("partition_ratios") or "base" in settings
+    planned = m.engine == "elche" and m.backend != UNBLOCKED and not (m.resumed or m.begun_without or bound)
+    if not isinstance(target, float) or not isinstance(most, int) or m.elche is None or m.elche.guard or not planned:
+        return ""
+    slow = max((busy / n for e in known.closed for busy, n in zip(e.busy_s, e.steps, strict=True) if n), default=0.0)
+    costs = {event.round: event.sync_s for event in known.closed}
+    recent, longest, still, before = deque[float](maxlen=MEMORY[1]), longest_window(m, known), 0, 0
+    for row, order in _in_force(m.elche):
+        recent.append(costs.get(row.round, 0.0))
+        least = [median(list(recent)[-count:]) for count in range(MEMORY[0], len(recent) + 1)]
+        need = min(least) / (target * slow) if len(recent) == MEMORY[1] and slow > 0 else 0.0
+        free = SCARCE * order.anchor <= most and SCARCE * sum(order.counts) <= longest
+        still = still + 1 if free and order.anchor == before and need > SCARCE * before else 0
+        before = order.anchor
+        if still == ROUNDS:
+            call = f"averages call for {floor(need)} at least (overhead_target={target:g})"
+            return f"round {row.round}: an anchor of {before} was ordered {ROUNDS} times, but {call}"
+    return ""
+
+
 def beyond_lead(m: Metrics, known: Records, settings: Mapping[str, JsonValue]) -> str:
     """Name the rank that was granted more than it may be ahead of the slowest one with work, both since they last copied
     their replicas; empty: none. Only where ranks do not block, and share a clock."""
@@ -184,14 +210,19 @@ def _orders(
     known: Records, elche: Elche, base: int, alpha: float, most: int
 ) -> Iterator[tuple[int, float, int, PlanRow]]:
     """Yield (round, its rate, anchor due after it, order in force) of each round but the last."""
-    plans, place, before = elche.plans, 0, 0.0
-    rates = {event.round: event.lr for event in known.closed}
-    for row, following in pairwise(elche.windows):
-        while place + 1 < len(plans) and plans[place + 1].seconds < following.seconds:
-            place += 1
+    before, rates = 0.0, {event.round: event.lr for event in known.closed}
+    for row, order in _in_force(elche):
         rate = rates.get(row.round, 0.0)
         rises = not before or before < rate or not rate
         due = base if rises else max(base, min(floor((alpha / rate) ** 2), most))
         before = rate
-        if plans:
-            yield row.round, rate, due, plans[place]
+        yield row.round, rate, due, order
+
+
+def _in_force(elche: Elche) -> Iterator[tuple[WindowRow, PlanRow]]:
+    """Iterate over (round, order in force after it) of all rounds but the last."""
+    plans, place = elche.plans, 0
+    for row, following in pairwise(elche.windows) if plans else ():
+        while place + 1 < len(plans) and plans[place + 1].seconds < following.seconds:
+            place += 1
+        yield row, plans[place]

@@ -18,6 +18,7 @@ from bench.audit.kept_files import read
 from ddp.backends import allreduce
 from ddp.core.messages.events import Finished, Progress
 from ddp.core.settings.steps import StepSettings
+from ddp.replica.optim.loss_scale import LossScale
 from ddp.replica.optim.optimizers import Several
 from ddp.replica.replica import Replica
 from ddp.replica.task import Task
@@ -174,9 +175,59 @@ def test_steps_of_each_of_several_optimizers_are_counted(
     assert bool(found) is broken
 
 
-@pytest.mark.parametrize(("steps", "wrong"), [(1_900, True), (2_100, False)])
-def test_the_factor_of_half_precision_grows_no_faster_than_it_may(steps: int, wrong: bool) -> None:
+FP16 = StepSettings(precision="fp16")
+
+
+def huge() -> Task:
+    """Whose gradients overflow in half precision until the factor was halved a few times."""
+    return replace(toy.task(), loss=lambda model, batch: toy.loss(model, batch) * 100.0)
+
+
+def never_halved(follow: Any, self: Any, finite: bool) -> bool:
+    value, done = self.value, follow(finite)
+    self.value = value if value <= 256.0 else self.value  # else no step is made at all
+    return bool(done)
+
+
+def halved_at_once(follow: Any, self: Any, finite: bool) -> bool:
+    done = follow(finite)
+    self.value /= 2
+    return bool(done)
+
+
+def counted_from_0(follow: Any, self: Any, finite: bool) -> bool:
+    done = follow(finite)
+    self.steps = 0
+    return bool(done)
+
+
+@pytest.mark.parametrize("broken", [None, never_halved, halved_at_once, counted_from_0])
+def test_a_step_leaves_the_factor_of_half_precision_as_the_audit_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: Any
+) -> None:
+    """An overflow that did not halve it passed, though no step was made any more; so did a factor that shrank, or never
+    grew again."""
+    with monkeypatch.context() as patch:
+        if broken is not None:
+            wrapped(LossScale, "follow", broken)(patch)
+        made = train_alone(tmp_path / "run", huge, step=FP16)
+    report = audited(*made)
+    assert report.count("equal", "step") >= 4
+    assert any("the loss scale before it is" in line for line in different(report)) is (broken is not None)
+    assert different(report) == [] or broken is not None
+
+
+@pytest.mark.parametrize(
+    ("scale", "steps", "wrong"),
+    [
+        ((2.0**17, 5), 1_900, True),
+        ((2.0**17, 5), 2_100, False),
+        ((2.0**16, 1_999), 2_100, False),
+        ((2.0**16, 2_000), 2_100, True),
+    ],
+)
+def test_the_factor_of_half_precision_grows_when_it_may(scale: tuple[float, int], steps: int, wrong: bool) -> None:
     reports = [SimpleNamespace(first=0, last=steps)]
-    order = SimpleNamespace(step=StepSettings(precision="fp16"), planned=True, resumed=False, reports=reports)
-    kept = SimpleNamespace(scale=(2.0**17, 5), rank=0, epoch=0, step=900, file="0.state")
-    assert bool(list(scales(cast(Any, order), cast(Any, [kept])))) is wrong
+    order = SimpleNamespace(step=FP16, planned=True, resumed=False, reports=reports, one_process=True, world_size=2)
+    kept = SimpleNamespace(scale=scale, rank=0, epoch=0, step=900, file="0.state")
+    assert bool(list(scales(cast(Any, order), cast(Any, [kept]), {}))) is wrong

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.audit.audit_input import works_of
+from ddp.core.settings.steps import StepSettings
 from ddp.data import as_source
 from ddp.data.dataset import MapSource, collated
 from ddp.replica.task import Task
@@ -66,6 +67,25 @@ def test_other_costs_of_equal_batches_are_named(tmp_path: Path) -> None:
     for change in ({"tokens": 3}, {"flop_per_sample": work.flop_per_sample * 1.01}):
         found = different(audited(job, records, model="", works=(replace(work, **change),)))
         assert any(next(iter(change)) in line for line in found)
+
+
+class Added(nn.Module):
+    """Adds a product of weights to a weight, whatever the number of samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.head = (nn.Parameter(torch.randn(*of)) for of in ((6, 3), (3, 6), (6, 2)))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs @ (self.first @ self.second) @ self.head
+
+
+def test_work_that_samples_share_is_counted_on_other_batches(tmp_path: Path) -> None:
+    """A rank counts on its first micro-batch, the audit counted on a whole batch."""
+    fields: dict[str, Any] = {"profile_steps": 2, "step": StepSettings(accumulate=4), "epochs": 1}
+    report = audited(*train_alone(tmp_path, lambda: replace(toy.task(), model=Added), **fields), model="")
+    assert different(report) == []
+    assert report.count("equal", "cost") == 1
 
 
 @pytest.mark.parametrize("kind", [Merging, MergingInside])

@@ -15,9 +15,12 @@ from bench.base.writing import write_text
 from bench.command import cli
 from bench.command.verbs.plan_command import estimate
 from bench.command.verbs.rerun import compare
+from bench.results.cells import cells
 from bench.results.runfolder import CONFIG, EVENTS, METRICS, Run, find_runs, read_records
 from bench.runner.replay import Unfit, deviation
+from bench.validate.checks import determinism
 from bench.validate.checks.determinism import promised
+from bench.validate.verdicts.findings import Case
 from ddp.backends import world_of
 from ddp.core.messages.commands import Abort
 from ddp.core.policies import POLICIES, Policy
@@ -151,6 +154,31 @@ def test_runs_are_compared_to_the_last_bit(tmp_path: Path, capsys: pytest.Captur
     free = [m.model_copy(update={"mode": "nccl_async", "engine": "elche", "policy": "async"}) for m in (one, other)]
     assert compare(Run(tmp_path, free[0]), free[1]) is Exit.INCONCLUSIVE
     assert "does not promise equal bits" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("config", "loss", "code"), [({}, 1.0, 1), ({"script": "a.py"}, 1.0, 0), ({"script": "a.py"}, 2.0, 1)]
+)
+def test_a_script_may_record_times(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], config: dict[str, Any], loss: float, code: int
+) -> None:
+    """A script that recorded how long its steps took was DIFFERENT, and failed `determinism`."""
+    spec = make_spec("solo")
+    one = make_metrics(spec).model_copy(update={"params_sha256": "one"})
+    *rows, last = one.epochs
+    more = {"scalars": {"ms": 1.3}, "scalars_per_rank": [{"ms": 1.3}], "train_loss": (last.train_loss or 0.0) * loss}
+    other = one.model_copy(update={"epochs": [*rows, last.model_copy(update=more)]})
+    assert compare(Run(tmp_path, one, config), other).value == code
+    said = capsys.readouterr().out
+    assert ("EQUAL" in said) is (code == 0)
+    assert "scalars: {} and {'ms': 1.3}" in said or loss != 1.0
+    for name, metrics in (("a", one), ("b", other)):
+        path = write_run(tmp_path / "runs" / name, spec, metrics)
+        (path / CONFIG).write_text(json.dumps(json.loads((path / CONFIG).read_text()) | config))
+    (cell,) = cells(find_runs(tmp_path / "runs")[0])
+    found = determinism.check(Case(cell, None))
+    assert found is not None
+    assert (found.name, "'ms': 1.3" in found.line) == ("FAIL" if code else "PASS", loss == 1.0)
 
 
 @pytest.mark.parametrize(("mode", "bits"), [("solo", True), ("nccl_sync", True), ("nccl_cadence", False)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -143,3 +144,56 @@ def test_an_epoch_has_the_steps_that_are_set(samples: int, resized: bool, wrong:
     config = run.config | {"train": run.config["train"] | {"steps": 61}, "resized": [{}] if resized else None}
     found = [each.wrong for each in identity(run.metrics, known, config) if each.name.startswith("samples in an epoch")]
     assert any(found) is wrong, found
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "change", "wrong"),
+    [
+        ("mlp/solo", 0, {}, False),
+        ("mlp/solo", 1088, {}, True),
+        ("mlp/solo", -64, {}, True),
+        ("mlp/nccl_sync", 64, {}, True),
+        ("mlp/nccl_cadence", 64, {}, True),
+        ("mlp/nccl_cadence", 64, {"resumed": [Resumed(0.0, 0, 1, 1438, "there")]}, False),
+        ("mlp/nccl_async", 64, {}, False),
+        ("mlp/cpu_cadence", 0, {}, False),
+        ("mlp/cpu_async", 0, {}, False),
+    ],
+)
+def test_each_epoch_is_evaluated_at_its_end(name: str, more: int, change: dict[str, Any], wrong: bool) -> None:
+    """Epoch 2 was trained before epoch 1 was evaluated. `more`: samples that were trained too early."""
+    run, known = recorded(name)
+    rows = [row.model_copy(update={"samples": row.samples + more * (row.epoch == 1)}) for row in run.metrics.epochs]
+    run = replace(run, metrics=run.metrics.model_copy(update={"epochs": rows, "schema_version": 8}))
+    found = evaluation._compared(run, replace(known, **change), None)[0]
+    assert found == (
+        f"epoch 1 was evaluated after {2876 + more} samples of the run, but ends after 2876" if wrong else ""
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "samples", "change", "wrong"),
+    [
+        ("mlp/nccl_sync", 0, {}, ""),
+        ("mlp/nccl_cadence", 0, {}, ""),
+        ("mlp/nccl_async", 0, {}, ""),
+        ("mlp/nccl_sync", 64, {}, "rank 1, epoch 1: 64 samples trained twice, as the model was ahead of"),
+        ("mlp/nccl_sync", -64, {}, "rank 1, epoch 1: 64 samples never trained, as the model was behind"),
+        ("mlp/nccl_sync", 64, {"resumed": []}, ""),
+        ("mlp/nccl_sync", 64, {"loads": [LoadState(0, 7, "it was a step behind")]}, ""),
+        ("mlp/cpu_cadence", 64, {}, ""),
+    ],
+)
+def test_a_checkpoint_holds_what_was_reported_before(
+    name: str, samples: int, change: dict[str, Any], wrong: str
+) -> None:
+    """The coordinator's part of a checkpoint was older than the model's, so samples between the two were trained again."""
+    run, known = recorded(name)
+    place = next(n for n, event in enumerate(known.progress) if (event.rank, event.epoch) == (1, 1))
+    event = known.progress[place]
+    progress = [*known.progress]
+    progress[place] = replace(event, samples=event.samples + samples)
+    gone_on = [Resumed(known.closed[-1].at + 1 if known.closed else event.at + 1, 0, 2, 2876, "there")]
+    found = ledger._ahead(run, replace(known, **({"progress": progress, "resumed": gone_on} | change)))
+    assert found.startswith(wrong)
+    assert bool(found) is bool(wrong)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from pydantic import JsonValue
 
-from bench.results.schema import Elche, Metrics, PlanRow, WindowRow
+from bench.results.schema import Elche, GuardRow, Metrics, PlanRow, WindowRow
 from bench.validate.records.run_records import Records
-from bench.validate.rules.window_rule import above_need, apart_from_plan, apart_from_speeds, beyond_lead, off_rule
+from bench.validate.rules.window_rule import (
+    above_need,
+    apart_from_plan,
+    apart_from_speeds,
+    below_need,
+    beyond_lead,
+    off_rule,
+)
 from ddp.core.messages.commands import Average, Plan, Train
 from ddp.core.messages.events import Progress, Ready, RoundClosed, Snapshot
 from ddp.core.policies.asynchronous import Async
@@ -20,6 +28,7 @@ from tests.bench.streams import make_metrics, make_spec
 
 QSR: dict[str, JsonValue] = {"name": "qsr", "base": 4, "alpha": 0.1}
 RATES = [0.1, 0.05, 0.02, 0.04, 0.01, 0.001, 0.001]
+NOTHING: dict[str, Any] = {"divergence": 0.1, "value": 0.1, "limit": 0.05, "factor": 1.0}
 DUE = [4, 4, 25, 4, 100, 500, 500]
 """(0.1 / rate)^2, at least 4, at most the 500 steps of an epoch; 4 where the rate rises."""
 
@@ -158,3 +167,31 @@ def simulated(policy: Any, step_s: tuple[float, ...], samples: int, blocking: bo
         else:
             places.get(type(record), []).append(record)
     return known
+
+
+@pytest.mark.parametrize(
+    ("anchors", "change", "wrong"),
+    [
+        ([10] * 30, {}, "round 15: an anchor of 10 was ordered 8 times, but averages call for 500 at least"),
+        ([10] * 15, {}, ""),  # too few
+        ([10 + number // 4 for number in range(30)], {}, ""),
+        ([150] * 30, {}, ""),  # near its bound
+        ([10] * 30, {"max_anchor": 15}, ""),
+        ([10] * 30, {"max_batch_diff": 3}, ""),
+        ([10] * 30, {"base": 4}, ""),
+        ([10] * 30, {"overhead_target": 0.5}, ""),
+        ([10] * 30, {"guard": [GuardRow(seconds=1.0, round=0, guard="level", verdict="suppress", **NOTHING)]}, ""),
+        ([10] * 30, {"backend": "cpu"}, ""),
+    ],
+)
+def test_windows_grow_while_averages_cost_too_much(anchors: list[int], change: dict[str, Any], wrong: str) -> None:
+    """Half of the time went into averages, of 2 % that were set, and nothing was said."""
+    m, known = recorded(anchors, [0.1] * len(anchors))
+    closed = [replace(event, steps=(10, 10), busy_s=(0.1, 0.1)) for event in known.closed]
+    assert m.elche is not None
+    elche = m.elche.model_copy(update={"guard": change.get("guard", [])})
+    m = m.model_copy(update={"elche": elche, "backend": change.get("backend", "nccl")})
+    settings = {"name": "cadence", "max_anchor": 200, "overhead_target": 0.02} | change
+    found = below_need(m, replace(known, closed=closed), settings)
+    assert wrong in found
+    assert bool(wrong) == bool(found)
