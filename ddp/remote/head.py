@@ -44,11 +44,9 @@ class HeadNode:
         assert self._rendezvous is not None
         return self._rendezvous
 
-    def listen(self, bind: str) -> None:
-        """Listen, and announce the address at the store. If `bind` is loopback but hosts were found by an address, listen
-        on that address. Raise ValueError, OSError, RankLost."""
-        if self._rendezvous is not None:
-            return
+    def settle_address(self, bind: str) -> str:
+        """Return the address to listen on, and have gloo use its interface between hosts: call this before ranks inherit
+        the environment. If `bind` is loopback but hosts were found by an address, it is that address. Raise ValueError."""
         place, (address, interface) = self.process, interface_of(bind)
         if place.nodes > 1 and place.launcher != TORCHRUN and is_loopback(address):
             address, interface = interface_of(place.host)
@@ -57,9 +55,16 @@ class HeadNode:
                 f"{place.nodes} hosts, but cluster.bind={bind} is loopback: give the network between them, such as "
                 "cluster.bind=10.0.0.0/24, or the name of an interface"
             )
-        key, run = place.key(), secrets.token_bytes(16)
         if place.nodes > 1:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+        return address
+
+    def listen(self, bind: str) -> None:
+        """Listen, and announce the address at the store. Raise ValueError, OSError, RankLost."""
+        if self._rendezvous is not None:
+            return
+        place, address = self.process, self.settle_address(bind)
+        key, run = place.key(), secrets.token_bytes(16)
         company = Company(run, key, place.world_size, place.nodes, place.host_ranks, place.store, self._catalogue)
         self._rendezvous = RendezvousServer(company, address)
         host, port = self._rendezvous.address
