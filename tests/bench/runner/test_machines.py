@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import ipaddress
 import json
 import os
@@ -117,6 +118,26 @@ def test_one_host_has_its_users_own_key(monkeypatch: pytest.MonkeyPatch, tmp_pat
     (tmp_path / "ddp-key-4711").chmod(0o600)
     with pytest.raises(ValueError, match="remove it"):
         place.key()
+
+
+def test_where_memory_is_full_the_key_is_on_the_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each start of each rank left a file there, and failed."""
+    memory, disk = tmp_path / "memory", tmp_path / "disk"
+    for folder in (memory, disk):
+        folder.mkdir()
+    monkeypatch.setattr(secret, "places", lambda: (memory, disk))
+    there = os.link
+
+    def link(made: Path, path: Path) -> None:
+        if path.parent == memory:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        there(made, path)
+
+    monkeypatch.setattr(os, "link", link)
+    key = secret.own_key()
+    assert not list(memory.iterdir())
+    monkeypatch.setattr(os, "link", there)
+    assert secret.own_key() == key, "the next rank finds room, but this key is there"
 
 
 def test_a_store_that_anybody_reaches_shows_no_key_and_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
