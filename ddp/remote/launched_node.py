@@ -49,7 +49,7 @@ def serve_rank0(
 ) -> int:
     """Serve rank 0 until it announces the end; return the exit code that it announces.
 
-    `preload`: modules that the fork server imports; `prepare_job`: prepares a received job. Raise EngineError, OSError."""
+    `preload`: modules that the fork server imports; `prepare_job`: prepares a received job. Raise RankLost, other EngineErrors, OSError."""
     # A stopped process would not notice the end of its launcher and rank 0: continue it. A Ray actor may end alone.
     at_parents_end(signal.SIGKILL if place.launcher == RAY else signal.SIGCONT)
     store = open_store(place)
@@ -76,8 +76,8 @@ def serve_rank0(
 def _later(place: LaunchedProcess, key: bytes, store: Store, message: dict[str, Any]) -> dict[str, Any] | None:
     """Return what rank 0 has announced since `message`; None if nothing. Raise RankLost."""
     with suppress(ProtocolError):
-        found = latest(place, key, store)
-        return None if found == message else found
+        current = latest(place, key, store)
+        return None if current == message else current
     return None
 
 
