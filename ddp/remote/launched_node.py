@@ -49,7 +49,8 @@ def serve_rank0(
 ) -> int:
     """Serve rank 0 until it announces the end; return the exit code that it announces.
 
-    `preload`: modules that the fork server imports; `prepare_job`: prepares a received job. Raise RankLost, other EngineErrors, OSError."""
+    `preload`: modules that the fork server imports; `prepare_job`: prepares a received job. Raise RankLost,
+    other EngineErrors, OSError."""
     # A stopped process would not notice the end of its launcher and rank 0: continue it. A Ray actor may end alone.
     at_parents_end(signal.SIGKILL if place.launcher == RAY else signal.SIGCONT)
     store = open_store(place)
