@@ -144,7 +144,7 @@ def test_the_launcher_says_how_many_ranks_there_are(two: launched.Party) -> None
 def test_a_trainer_made_after_the_first_run_is_refused(two: launched.Party, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other processes are still in that `run`, and know those made before."""
     monkeypatch.setattr(launched.HeadNode, "listen", lambda head, bind: setattr(head, "_rendezvous", object()))
-    monkeypatch.setattr(launched, "process_of", lambda *_: None)
+    monkeypatch.setattr(launched, "process_of", lambda *_: SimpleNamespace(restarts=0))
     first, second = made(), made()
     assert two.provide(second._parts).task == (1, 8, 0)
     assert two.provide(first._parts).task == (0, 8, 0)
