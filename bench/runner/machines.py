@@ -68,17 +68,15 @@ class Machines(HeadNode):
     def left(self, place: Path) -> ResumeSource | Path | None:
         """Return the run in `place` that this command left before its last restart: a run to resume, or the folder of
         a finished run. None if there is none, or no restart."""
-        if not self.process.restarts:
-            return None
-        if self.process.launcher != TORCHRUN:
-            return left_by_job(place, self.process.job)
-        return left_since(place, self.began)
+        if self.process.launcher == TORCHRUN:
+            return left_since(place, self.began)
+        return left_by_job(place, self.process.job) if self.restarts else None
 
 
 def left_before(place: Path, machines: Machines | None) -> tuple[int, ResumeSource | Path | None]:
     """Return how often the launcher has started this command before, and the run in `place` left by those starts."""
     if machines is not None:
-        return machines.process.restarts, machines.left(place)
+        return machines.restarts, machines.left(place)
     alone = read(os.environ)
     if alone is None:
         return 0, None

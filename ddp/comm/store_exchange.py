@@ -26,6 +26,7 @@ from ddp.comm.transports import gloo
 from ddp.comm.transports.base import Transport, TransportConfig
 from ddp.comm.transports.memory import Transport as Memory
 from ddp.core.errors import RankLost
+from ddp.launcher.interfaces import is_loopback
 from ddp.process.scratch import scratch
 
 NAMES = ("auto", "memory", "gloo", "nccl")
@@ -93,13 +94,32 @@ def fresh_store(store: Store, rank: int, world_size: int) -> Store:
 
 
 def _listen(address: str, port: int) -> int:
-    """Open a socket that listens at this address only: torch's own store would listen on every interface."""
-    family, kind, protocol, _, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
-    with socket.socket(family, kind, protocol) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(where)
-        listener.listen(1024)
-        return listener.detach()
+    """Open a socket that listens at this address only: torch's own store would listen on every interface. Raises OSError;
+    ValueError for a name that is loopback here while there are ranks on other hosts."""
+    answers = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)
+    here = [str(where[0]) for *_, where in answers]
+    if address not in here and all(map(is_loopback, here)) and _several_hosts():
+        raise ValueError(
+            f"MASTER_ADDR={address} is {here[0]} on rank 0's host (/etc/hosts), which other hosts do not reach: give the "
+            "address of rank 0's host"
+        )
+    for family, kind, protocol, _, where in answers:
+        with socket.socket(family, kind, protocol) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listener.bind(where)
+            except OSError:
+                if where == answers[-1][-1]:
+                    raise
+                continue
+            listener.listen(1024)
+            return listener.detach()
+    raise OSError(f"{address} has no address")
+
+
+def _several_hosts() -> bool:
+    size, here = (os.environ.get(name, "") for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    return size.isdecimal() and here.isdecimal() and int(size) > int(here)
 
 
 class StoreExchange:
@@ -217,14 +237,23 @@ def _own(folder: Path) -> bool:
     return private and stat.S_ISDIR(about.st_mode) and stat.S_ISREG(token.st_mode)
 
 
+def _boot() -> str:
+    """Return what distinguishes this host's running system from others; empty if it is unknown."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
 def _common_folder(texts: StoreExchange, rank: int, folders: ExitStack) -> tuple[bool, Path]:
     """Return (whether all ranks see a folder made by rank 0, the folder)."""
     offer = ""
     if rank == 0:
         own, token = folders.enter_context(scratch()), secrets.token_hex(16)
         (own / "token").write_text(token)
-        offer = f"{own}\n{token}"
+        offer = f"{own}\n{token}\n{_boot()}"
     offered = texts.exchange(offer)[0].split("\n")
     folder = Path(offered[0])
-    seen = len(offered) == 2 and _own(folder) and (folder / "token").read_text() == offered[1]
+    near = len(offered) == 3 and offered[2] == _boot()  # hosts may share a file system, but no memory
+    seen = near and _own(folder) and (folder / "token").read_text() == offered[1]
     return all(text == "seen" for text in texts.exchange("seen" if seen else "")), folder

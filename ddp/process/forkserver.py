@@ -11,7 +11,8 @@ import signal
 import sys
 import sysconfig
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerContext
@@ -73,7 +74,7 @@ def warm(preload: tuple[str, ...] = ()) -> ForkServerContext:
     try:
         os.environ.update(_paths(before) | {NAMES: "\n".join(preload)})
         with enough("the fork server cannot be started"):
-            forkserver.ensure_running()
+            _in_lasting_thread(forkserver.ensure_running)
     finally:
         for variable, earlier in before.items():
             if earlier is None:
@@ -82,6 +83,29 @@ def warm(preload: tuple[str, ...] = ()) -> ForkServerContext:
                 os.environ[variable] = earlier
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return context
+
+
+def _in_lasting_thread(start: Callable[[], None]) -> None:
+    """Call `start` in a thread that lasts as long as this process: the kernel takes the end of the thread that started
+    the server for the parent's end (`orphans.at_parents_end`). Other threads inherit this one's blocked signals."""
+    if threading.current_thread() is threading.main_thread():
+        start()
+        return
+    done: Future[None] = Future()
+    server: Any = forkserver._forkserver
+
+    def work() -> None:
+        before = server._forkserver_pid
+        try:
+            start()
+            done.set_result(None)
+        except BaseException as error:
+            done.set_exception(error)
+        if server._forkserver_pid != before:
+            threading.Event().wait()
+
+    threading.Thread(target=work, name="fork server's parent", daemon=True).start()
+    done.result()
 
 
 def _own_sockets() -> None:

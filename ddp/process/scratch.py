@@ -16,6 +16,8 @@ from ddp.process.resource_errors import enough
 ROOM = 1 << 30
 """Bytes of memory that must be free to use a folder in memory; in a container /dev/shm may have only 64 MB."""
 PREFIX = "ddp-run-"
+LONGEST_PLACE = 103 - len(f"/{PREFIX}12345678/listener-12345678")
+"""Bytes of the path of a folder in which there can be a folder of sockets: their whole path has at most 103 (macOS)."""
 OWNER = ".owner"
 """A file in the folder that is locked while its run lasts. Containers may share /dev/shm and not see each other's
 processes."""
@@ -46,8 +48,8 @@ def scratch(more: int = 0) -> Iterator[Path]:
 
 
 def lasting() -> Path:
-    """Create a folder that is removed when this process ends. Raises OutOfResources."""
-    where = _tidied(0)
+    """Create a folder for sockets that is removed when this process ends. Raises OutOfResources."""
+    where = _place_of_sockets()
     with enough(f"no folder for sockets can be made in {where} (TMPDIR names another place)"):
         folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=where))
     with suppress(OSError):
@@ -57,13 +59,29 @@ def lasting() -> Path:
 
 
 def _tidied(more: int) -> Path:
-    """Return the place for a new folder, without what killed runs have left there."""
+    """Return the place for a new folder. What killed runs have left is removed first: it may be what takes the room."""
+    memory, disk = _tidied_places()
+    return memory if _writable(memory) and shutil.disk_usage(memory).free > ROOM + more else disk
+
+
+def _place_of_sockets() -> Path:
+    """Return the place for a folder of sockets, which take no room but may have no long path."""
+    memory, disk = _tidied_places()
+    if _writable(memory):
+        return memory
+    return disk if len(os.fsencode(disk)) <= LONGEST_PLACE else Path("/tmp")
+
+
+def _tidied_places() -> tuple[Path, Path]:
     with enough("no folder for a run's private files"):
         memory, disk = places()
-    roomy = memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > ROOM + more
-    where = memory if roomy else disk
-    tidy(where)
-    return where
+    for place in (memory, disk):
+        tidy(place)
+    return memory, disk
+
+
+def _writable(folder: Path) -> bool:
+    return folder.is_dir() and os.access(folder, os.W_OK)
 
 
 def places() -> tuple[Path, Path]:

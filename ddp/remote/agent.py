@@ -61,10 +61,10 @@ class HostClock(NamedTuple):
 
 
 def connect(
-    assignment: RankAssignment, patience_s: float, over: Callable[[], bool] = lambda: False
+    assignment: RankAssignment, patience_s: float, over: Callable[[], object] = lambda: None
 ) -> tuple[Wire, HostClock]:
     """Connect to the coordinator. Returns (connection, this host's clock relative to the coordinator's). Raises LinkLost
-    after `patience_s`, or earlier if `over` returns that the run has ended."""
+    after `patience_s`, or earlier if `over` returns that the run is over, or something in its place."""
     until = time.monotonic() + patience_s
     while True:
         line: socket.socket | None = None

@@ -18,17 +18,19 @@ if TYPE_CHECKING:
 
 BEGAN = "machines/began"
 """Name of the note at the store."""
+STARTS = "machines/starts"
+"""Name of the counter of rank 0's starts."""
 VISIT_S = 5.0
 """Seconds that the store may take to answer."""
 
 
 def first_start(store: Store, key: bytes) -> float | None:
     """Return the time of the first start that came here, in seconds since the epoch: an earlier one began no run. None if
-    somebody else wrote the note. Raise RuntimeError if the store is gone."""
-    whole: Store = getattr(store, "underlying_store", store)  # below the prefix of this start
-    note = whole.compare_set(BEGAN, "", seal({"at": time.time()}, key, BEGAN))
+    this call is the first, or somebody else wrote the note. Raise RuntimeError if the store is gone."""
+    own = seal({"at": time.time()}, key, BEGAN)
+    note = store.compare_set(BEGAN, "", own)
     with suppress(ProtocolError, KeyError, TypeError, ValueError):
-        return float(opened(note, key, BEGAN)["at"])
+        return float(opened(note, key, BEGAN)["at"]) if note != own.encode() else None
     return None
 
 

@@ -10,13 +10,14 @@ import os
 import secrets
 import sys
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ddp.core.errors import RankLost
 from ddp.launcher.interfaces import interface_of, is_loopback, on_loopback
-from ddp.remote.first_start import first_start
+from ddp.remote.first_start import STARTS, first_start
 from ddp.remote.job_message import Catalogue
-from ddp.remote.launched_process import LOOK_S, TORCHRUN, LaunchedProcess, open_store
+from ddp.remote.launched_process import LOOK_S, TORCHRUN, LaunchedProcess, heard, open_store
 from ddp.remote.rendezvous import Company, RendezvousServer
 from ddp.remote.secret import seal
 
@@ -36,7 +37,10 @@ class HeadNode:
         self._rendezvous: RendezvousServer | None = None
         self._store: Store | None = None
         self.began: float | None = None
-        """When torchrun first started the processes (`first_start`); None if unknown."""
+        """When torchrun first started the processes (`first_start`); None if this is the first start, or it is unknown."""
+        self.restarts = place.restarts
+        """How often rank 0's process was started before; of torchrun's starts, those that came to the store."""
+        self._run = secrets.token_bytes(16)
 
     @property
     def rendezvous(self) -> RendezvousServer:
@@ -44,11 +48,9 @@ class HeadNode:
         assert self._rendezvous is not None
         return self._rendezvous
 
-    def listen(self, bind: str) -> None:
-        """Listen, and announce the address at the store. If `bind` is loopback but hosts were found by an address, listen
-        on that address. Raise ValueError, OSError, RankLost."""
-        if self._rendezvous is not None:
-            return
+    def settle_address(self, bind: str) -> str:
+        """Return the address to listen on, and have gloo use its interface between hosts: call this before ranks inherit
+        the environment. If `bind` is loopback but hosts were found by an address, it is that address. Raise ValueError."""
         place, (address, interface) = self.process, interface_of(bind)
         if place.nodes > 1 and place.launcher != TORCHRUN and is_loopback(address):
             address, interface = interface_of(place.host)
@@ -57,23 +59,36 @@ class HeadNode:
                 f"{place.nodes} hosts, but cluster.bind={bind} is loopback: give the network between them, such as "
                 "cluster.bind=10.0.0.0/24, or the name of an interface"
             )
-        key, run = place.key(), secrets.token_bytes(16)
         if place.nodes > 1:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
-        company = Company(run, key, place.world_size, place.nodes, place.host_ranks, place.store, self._catalogue)
-        self._rendezvous = RendezvousServer(company, address)
-        host, port = self._rendezvous.address
-        self._announce({"host": host, "port": port, "run": run.hex()})
+        return address
+
+    def listen(self, bind: str) -> None:
+        """Listen, and announce the address at the store. Raise ValueError, OSError, RankLost."""
+        if self._rendezvous is not None:
+            return
+        place, address = self.process, self.settle_address(bind)
+        key = place.key()
+        company = Company(self._run, key, place.world_size, place.nodes, place.host_ranks, place.store, self._catalogue)
+        rendezvous = RendezvousServer(company, address)
+        host, port = rendezvous.address
+        try:
+            self._announce({"host": host, "port": port})
+        except BaseException:
+            rendezvous.close()
+            raise
+        self._rendezvous = rendezvous
 
     def _announce(self, message: dict[str, Any]) -> None:
-        """Write the sealed `message` to the store; under torchrun, note the first start. Raise RankLost."""
+        """Write the sealed `message` of this run to the store; under torchrun, note the first start. Raise RankLost."""
         place, key = self.process, self.process.key()
         try:
             if self._store is None:
                 self._store = open_store(place)
                 if place.launcher == TORCHRUN:
+                    self.restarts = max(place.restarts, self._store.add(STARTS, 1) - 1)
                     self.began = first_start(self._store, key)
-            self._store.set(place.attempt, seal(message, key, place.attempt))
+            self._store.set(place.attempt, seal(message | {"run": self._run.hex()}, key, place.attempt))
         except RuntimeError as error:
             raise RankLost(f"the store at {self.process.store} is gone ({str(error).splitlines()[0]})") from error
 
@@ -85,22 +100,30 @@ class HeadNode:
                 wait = ": torchrun here may wait 5 minutes for its host" if self.process.launcher == TORCHRUN else ""
                 print(f"{self._program}: {silent}{wait}", file=sys.stderr)
             self._rendezvous.dismiss(code)
-            if self._rendezvous.complete:
+            if not self._rendezvous.absent:
                 return
         try:
             self._announce({"code": code})
-            self._linger()
+            self._linger(code)
         except (ValueError, OSError):  # without a key, the other processes have failed by themselves
             return
         except RankLost as error:
             if self._rendezvous is None:
                 print(f"{self._program}: the other ranks could not be told: {error}", file=sys.stderr)
 
-    def _linger(self) -> None:
-        """Keep this process's store open until all others have read the announcement, at most `LINGER_S` seconds."""
-        until = time.monotonic() + LINGER_S
-        if self.process.launcher != TORCHRUN and self._store is not None:
-            while self._store.add(f"{self.process.attempt}/heard", 0) < self.process.world_size - 1:
-                if time.monotonic() > until:
-                    return
-                time.sleep(LOOK_S)
+    def _linger(self, code: int) -> None:
+        """Keep this process's store open until all others have read the exit code there or have connected, at most
+        `LINGER_S` seconds."""
+        store, until = self._store, time.monotonic() + LINGER_S
+        if self.process.launcher == TORCHRUN or store is None:
+            return
+        while any(not store.check([heard(self.process.attempt, rank)]) for rank in self._absent()):
+            if time.monotonic() > until:
+                break
+            time.sleep(LOOK_S)
+        if self._rendezvous is not None:  # some may have connected meanwhile
+            self._rendezvous.dismiss(code)
+
+    def _absent(self) -> Sequence[int]:
+        """Return the ranks whose processes have not connected."""
+        return range(1, self.process.world_size) if self._rendezvous is None else self._rendezvous.absent

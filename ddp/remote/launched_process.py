@@ -31,6 +31,8 @@ STORE_S = 60.0
 READY_S = 300.0
 """Seconds that node agents wait for rank 0's address: rank 0 announces it after its imports and configuration, before its
 data."""
+STALE_S = 30.0
+"""Seconds that node agents wait for another announcement if torchrun's store already has an exit code when they come."""
 LOOK_S = 0.05
 PROXIES = ("hydra_pmi_proxy", "mpispawn")
 """Names of the processes of MPICH and MVAPICH that start the ranks of a host."""
@@ -51,9 +53,10 @@ class LaunchedProcess:
     store: str
     """HOST:PORT of the store of all processes: torchrun's, or rank 0's."""
     attempt: str
-    """Name that distinguishes this start of the processes from others."""
+    """Name of rank 0's announcement, which distinguishes this start of the processes from others. torchrun's agents have no
+    such name, as each counts restarts apart: there it is the same for all starts."""
     restarts: int = 0
-    """How often the processes were restarted."""
+    """How often the processes were restarted, as far as this host's launcher knows."""
     launcher: str = TORCHRUN
     job: str = ""
     """The launcher's id of the job."""
@@ -88,7 +91,7 @@ def process_of(placement: Placement, environ: Mapping[str, str]) -> LaunchedProc
     """Return the process with this placement. Raise ValueError."""
     own = placement if placement.launcher != MPI or placement.nodes > 1 else _of_this_start(placement)
     host, port = own.address, own.port or own.own_port
-    attempt = f"machines/{own.restarts}"
+    attempt = "machines"
     if own.launcher != TORCHRUN:
         look = partial(candidates, own, environ)
         host = awaited_address(look, STORE_S) if own.rank == 0 else reachable(look, port, STORE_S)
@@ -120,42 +123,65 @@ def _of_this_start(placement: Placement) -> Placement:
 
 
 def open_store(place: LaunchedProcess) -> Store:
-    """Connect to the store; rank 0 opens it if the launcher has none. Raise RankLost."""
+    """Connect to the store; rank 0 opens it if the launcher has none. All starts see the same store of torchrun's. Raise
+    RankLost."""
     from ddp.comm.store_exchange import open_store
 
     port = int(place.store.rpartition(":")[2])
     at = None if place.launcher == TORCHRUN else (place.host, port)
-    return open_store(place.rank, place.world_size, STORE_S, at)
+    store = open_store(place.rank, place.world_size, STORE_S, at)
+    whole: Store = getattr(store, "underlying_store", store)  # below a prefix with this host's count of restarts
+    return whole
+
+
+def heard(attempt: str, rank: int) -> str:
+    """Return the name of the note that this rank has read rank 0's exit code."""
+    return f"{attempt}/heard/{rank}"
 
 
 def announced(place: LaunchedProcess, key: bytes, store: Store) -> dict[str, Any]:
-    """Wait for rank 0's announcement at the store. Raise RankLost; ProtocolError if someone else wrote it."""
+    """Wait for rank 0's announcement at the store: where it listens, or its exit code. Raise RankLost; ProtocolError if
+    someone else wrote it.
+
+    At torchrun's store, an exit code that was there before may be that of an earlier start. It counts if no other
+    announcement comes within `STALE_S`: this start's rank 0 may have failed before this process came."""
+    came = time.monotonic()
+    first = message = latest(place, key, store)
+    while message is None or (
+        "code" in message and message == first and place.launcher == TORCHRUN and time.monotonic() < came + STALE_S
+    ):
+        if time.monotonic() > came + READY_S:
+            late = f"rank 0 did not say within {READY_S:g} s where it listens"
+            raise RankLost(f"{late}: was it killed? See what it printed")
+        time.sleep(LOOK_S)
+        message = latest(place, key, store)
+    return message
+
+
+def latest(place: LaunchedProcess, key: bytes, store: Store) -> dict[str, Any] | None:
+    """Return what rank 0 has announced last; None if nothing yet. Raise RankLost, ProtocolError."""
+
+    def read() -> dict[str, Any] | None:
+        if not store.check([place.attempt]):
+            return None
+        message = opened(store.get(place.attempt), key, place.attempt)
+        if "code" in message:
+            store.set(heard(place.attempt, place.rank), "")
+        return message
+
     try:
-        text = answered(lambda: _awaited(place, store), READY_S + STORE_S)
+        return answered(read, STORE_S)
     except RuntimeError as error:  # the store is gone
         raise RankLost(f"rank 0 is gone before the run began ({str(error).splitlines()[0]})") from error
-    try:
-        return opened(text, key, place.attempt)
     except ProtocolError as error:
         where = "where rank 0 listens, as the store has it"
         raise ProtocolError(f"{where}, is not to be believed: {error}") from error
 
 
-def _awaited(place: LaunchedProcess, store: Store) -> str | bytes:
-    until = time.monotonic() + READY_S
-    while not store.check([place.attempt]):
-        if time.monotonic() > until:
-            late = f"rank 0 did not say within {READY_S:g} s where it listens"
-            raise RankLost(f"{late}: was it killed? See what it printed")
-        time.sleep(LOOK_S)
-    text = store.get(place.attempt)
-    store.add(f"{place.attempt}/heard", 1)
-    return text
-
-
-def exit_code(place: LaunchedProcess, key: bytes, store: Store) -> int | None:
-    """Return the exit code that rank 0 has announced; None if its command has not ended."""
+def exit_code(place: LaunchedProcess, key: bytes, store: Store, run: str) -> int | None:
+    """Return the exit code that rank 0 has announced for this run; None if its command has not ended."""
     with suppress(EngineError):
-        message = announced(place, key, store)
-        return int(message["code"]) if "code" in message else None
+        message = latest(place, key, store)
+        if message is not None and "code" in message and message["run"] == run:
+            return int(message["code"])
     return None

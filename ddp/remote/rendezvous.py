@@ -97,9 +97,9 @@ class RendezvousServer:
             peer.link.flush(PATIENCE_S)
 
     @property
-    def complete(self) -> bool:
-        """Return whether all node agents have connected."""
-        return len(self._present()) == self._company.world_size - 1
+    def absent(self) -> list[int]:
+        """Return the ranks whose node agents have not connected."""
+        return sorted(set(range(1, self._company.world_size)) - {peer.rank for peer in self._present()})
 
     @property
     def cut_off(self) -> list[int]:

@@ -6,6 +6,7 @@ sent.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import hmac
 import json
@@ -26,17 +27,29 @@ def own_key() -> bytes:
     """Return this user's key on this host, and create it at the first call. Raises OSError; ValueError if other users can
     access its file."""
     memory, disk = places()
-    path = (memory if os.access(memory, os.W_OK) else disk) / f"ddp-key-{os.getuid()}"
-    with suppress(FileNotFoundError):
-        return _read(path)
-    made = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-    with open(os.open(made, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
-        file.write(secrets.token_bytes(KEY_BYTES))
+    folders = (memory, disk) if os.access(memory, os.W_OK) else (disk,)
+    paths = [folder / f"ddp-key-{os.getuid()}" for folder in folders]
+    for path in paths:
+        with suppress(FileNotFoundError):
+            return _read(path)
     try:
-        with suppress(FileExistsError):  # another rank created it first
+        return _created(paths[0])
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or len(paths) == 1:
+            raise
+    return _created(paths[1])
+
+
+def _created(path: Path) -> bytes:
+    """Create the key, unless another rank does so first; return it. Raises OSError, ValueError."""
+    made = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    try:
+        with open(os.open(made, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+            file.write(secrets.token_bytes(KEY_BYTES))
+        with suppress(FileExistsError):
             os.link(made, path)
     finally:
-        made.unlink()
+        made.unlink(missing_ok=True)
     return _read(path)
 
 

@@ -77,6 +77,11 @@ class Party:
         self._made[self._count] = parts
         self._count += 1
 
+    def settle(self) -> None:
+        """Choose where rank 0 listens, and with it gloo's interface; called in rank 0. Raises ValueError."""
+        self._head = self._head or HeadNode(self._process(), CATALOGUE, "ddp")
+        self._head.settle_address(os.environ.get(BIND, LOOPBACK))
+
     def provide(self, parts: Parts) -> ScriptRanks:
         """Return a provider of ranks in the other processes; called in rank 0. Raises ValueError, OSError, RankLost."""
         if self._dismissed:

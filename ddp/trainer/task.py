@@ -155,16 +155,16 @@ class _Surroundings:
     def here() -> _Surroundings:
         """Return the settings of this process."""
         strict = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-        return _Surroundings(
-            {**ENVIRONMENT, **os.environ}, torch.get_default_dtype(), torch.get_float32_matmul_precision(), strict
-        )
+        return _Surroundings(dict(os.environ), torch.get_default_dtype(), torch.get_float32_matmul_precision(), strict)
 
     def take(self) -> None:
         """Apply the settings to this process, a rank: the fork server that it comes from may have started long
-        before they were made."""
-        for name in os.environ.keys() - self.environment.keys():
+        before they were made. Variables that the fork server alone has set remain, such as gloo's interface."""
+        for name in os.environ.keys() - self.environment.keys() - ENVIRONMENT.keys():
             del os.environ[name]
         os.environ.update(self.environment)
+        for name, value in ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
         torch.set_default_dtype(self.dtype)
         torch.set_float32_matmul_precision(self.precision)
         mode, warn_only = self.deterministic

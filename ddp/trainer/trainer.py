@@ -251,6 +251,8 @@ class Trainer:
         job, in_place = self._job, self._job.world_size == 1 or ENGINES[self._mode.engine].in_place
         _refuse_in_a_rank(job.world_size if not in_place else 1)
         devices = [str(device_of_rank(job, rank)) for rank in range(job.world_size)]
+        if self._party is not None and not in_place:
+            self._party.settle()  # before ranks inherit the environment
         packed = None if in_place else pack(self._parts)  # before data is read: open files cannot be pickled
         recorder = None
         if self._recording is not None:

@@ -17,6 +17,7 @@ from torch import nn
 
 from ddp import Trainer
 from ddp.launcher.environment import Placement
+from ddp.launcher.interfaces import interfaces, is_loopback
 from ddp.launcher.rank0_address import Unreachable
 from ddp.trainer import launched
 from ddp.trainer.task import PackedTask, Parts
@@ -49,11 +50,11 @@ def srun(rank: int, port: int, nodes: int) -> dict[str, str]:
 
 
 @contextmanager
-def tasks(warm: Warm, folder: Path, code: str, nodes: int) -> Iterator[list[Process]]:
+def tasks(warm: Warm, folder: Path, code: str, nodes: int, **more: str) -> Iterator[list[Process]]:
     """The script in two processes of srun, on so many hosts that are this one."""
     (folder / "script.py").write_text(code)
     port = free_port()
-    processes = [warm.start(folder, "script.py", env=srun(rank, port, nodes)) for rank in range(2)]
+    processes = [warm.start(folder, "script.py", env=srun(rank, port, nodes) | more) for rank in range(2)]
     try:
         yield processes
     finally:
@@ -82,6 +83,21 @@ def test_a_script_trains_the_same_bits_and_its_other_process_ends_where_it_begin
     assert json.loads((folder / "metrics.json").read_text())["restarts"] == 1
     assert second[1] == "top level\n"
     assert first[1] == unlaunched(warm, tmp_path, SCRIPT)
+
+
+LINK = next((each for each in interfaces() if ":" not in each.address and not is_loopback(each.address)), None)
+
+
+@pytest.mark.skipif(LINK is None, reason="this host has loopback alone")
+def test_ranks_of_several_hosts_use_the_interface_of_the_bound_address(warm: Warm, tmp_path: Path) -> None:
+    """Gloo would find no other host on loopback, which is for ranks of one host."""
+    assert LINK is not None
+    told = "import os; open('gloo-' + os.environ['SLURM_PROCID'], 'w').write(os.environ['GLOO_SOCKET_IFNAME'])"
+    script = SCRIPT.replace("state = trainer(", f"state = trainer(epoch_callback=lambda *_: exec({told!r}), ")
+    with tasks(warm, tmp_path, script, nodes=2, DDP_BIND=LINK.address) as processes:
+        results = [process.result() for process in processes]
+    assert [result[0] for result in results] == [0, 0], results
+    assert [(tmp_path / f"gloo-{rank}").read_text() for rank in range(2)] == [LINK.name] * 2
 
 
 def test_an_error_of_rank_0s_script_ends_all(warm: Warm, tmp_path: Path) -> None:
@@ -128,7 +144,7 @@ def test_the_launcher_says_how_many_ranks_there_are(two: launched.Party) -> None
 def test_a_trainer_made_after_the_first_run_is_refused(two: launched.Party, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other processes are still in that `run`, and know those made before."""
     monkeypatch.setattr(launched.HeadNode, "listen", lambda head, bind: setattr(head, "_rendezvous", object()))
-    monkeypatch.setattr(launched, "process_of", lambda *_: None)
+    monkeypatch.setattr(launched, "process_of", lambda *_: SimpleNamespace(restarts=0))
     first, second = made(), made()
     assert two.provide(second._parts).task == (1, 8, 0)
     assert two.provide(first._parts).task == (0, 8, 0)

@@ -12,7 +12,7 @@ import pytest
 from torch.distributed import HashStore
 
 from ddp.comm import store_exchange
-from ddp.comm.store_exchange import StoreExchange, _common_folder, fresh_store, open_store
+from ddp.comm.store_exchange import StoreExchange, _boot, _common_folder, _listen, fresh_store, open_store
 from ddp.core.errors import RankLost
 
 
@@ -26,9 +26,9 @@ class Told(StoreExchange):
         return [self._offers.pop()] if self._offers else [text]
 
 
-def seen(folder: Path, token: str = "word") -> bool:
+def seen(folder: Path, token: str = "word", boot: str | None = None) -> bool:
     with ExitStack() as held:
-        return _common_folder(Told(f"{folder}\n{token}"), 1, held)[0]
+        return _common_folder(Told(f"{folder}\n{token}\n{_boot() if boot is None else boot}"), 1, held)[0]
 
 
 def test_memory_is_shared_in_a_folder_of_this_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,6 +39,7 @@ def test_memory_is_shared_in_a_folder_of_this_user_alone(tmp_path: Path, monkeyp
     (folder / "token").write_text("word")
     assert seen(folder)
     assert not seen(folder, "another")
+    assert not seen(folder, boot="another"), "another host sees the folder, such as by NFS"
     (tmp_path / "name").symlink_to(folder)
     assert not seen(tmp_path / "name")
     folder.chmod(0o755)
@@ -51,6 +52,26 @@ def test_memory_is_shared_in_a_folder_of_this_user_alone(tmp_path: Path, monkeyp
     (folder / "token").write_text("word")
     monkeypatch.setattr(os, "getuid", lambda: 4711)
     assert not seen(folder)
+
+
+def test_rank_0_refuses_a_name_of_its_own_that_is_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Debian's /etc/hosts has one: others waited for five minutes for a store that nobody reached."""
+    real, answers = socket.getaddrinfo, ["127.0.1.1"]
+
+    def resolved(host: str, *about: object, **more: object) -> list[object]:
+        names = answers if host == "node1" else [host]
+        return [found for name in names for found in real(name, *about, **more)]  # type: ignore[call-overload]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolved)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    with pytest.raises(ValueError, match=r"MASTER_ADDR=node1 is 127\.0\.1\.1 on rank 0's host .*: give the address"):
+        _listen("node1", 0)
+    answers[:] = ["203.0.113.1", "127.0.0.1"]  # the first one is no address of this host
+    socket.socket(fileno=_listen("node1", 0)).close()
+    answers[:] = ["127.0.1.1"]
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    socket.socket(fileno=_listen("node1", 0)).close()
 
 
 class StoppedStore(HashStore):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import ipaddress
 import json
 import os
@@ -18,7 +19,7 @@ from typing import Any
 
 import psutil
 import pytest
-from torch.distributed import HashStore, PrefixStore
+from torch.distributed import HashStore
 
 from bench.base.paths import BASELINES
 from bench.base.usage import UsageError
@@ -43,7 +44,7 @@ ENVIRONMENT = {
 
 def test_a_process_of_torchruns_knows_its_seat() -> None:
     assert launched_process(ENVIRONMENT) == LaunchedProcess(
-        *(3, 4, 1, 2, 2, "first:29400", "machines/2", 2), job="none", local_rank=1
+        *(3, 4, 1, 2, 2, "first:29400", "machines", 2), job="none", local_rank=1
     )
     found = launched_process(ENVIRONMENT | {"MASTER_ADDR": "fd00::1"})
     assert found is not None
@@ -119,6 +120,26 @@ def test_one_host_has_its_users_own_key(monkeypatch: pytest.MonkeyPatch, tmp_pat
         place.key()
 
 
+def test_where_memory_is_full_the_key_is_on_the_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each start of each rank left a file there, and failed."""
+    memory, disk = tmp_path / "memory", tmp_path / "disk"
+    for folder in (memory, disk):
+        folder.mkdir()
+    monkeypatch.setattr(secret, "places", lambda: (memory, disk))
+    there = os.link
+
+    def link(made: Path, path: Path) -> None:
+        if path.parent == memory:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        there(made, path)
+
+    monkeypatch.setattr(os, "link", link)
+    key = secret.own_key()
+    assert not list(memory.iterdir())
+    monkeypatch.setattr(os, "link", there)
+    assert secret.own_key() == key, "the next rank finds room, but this key is there"
+
+
 def test_a_store_that_anybody_reaches_shows_no_key_and_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """That of torchrun listens on all interfaces: rank 0 tells no secret there, and a rank takes nobody else's word."""
     place, store = LaunchedProcess(1, 2, 0, 1, 2, "127.0.0.1:1", "machines/0"), HashStore()
@@ -150,16 +171,18 @@ def test_a_store_that_anybody_reaches_shows_no_key_and_is_not_believed(monkeypat
 def test_the_first_start_that_listens_counts_as_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start 0 may fail before that. If no start noted itself then, none would find what the others left."""
     store = HashStore()
-    monkeypatch.setattr(head, "open_store", lambda place: PrefixStore(f"ddp/{place.restarts}", store))
+    monkeypatch.setattr(head, "open_store", lambda place: store)
     monkeypatch.setenv("DDP_KEY", "k" * 32)
-    starts = [Machines(LaunchedProcess(0, 2, 0, 1, 2, "127.0.0.1:1", f"machines/{n}", n)) for n in (1, 2)]
+    starts = [Machines(LaunchedProcess(0, 2, 0, 1, 2, "127.0.0.1:1", "machines", 1)) for _ in range(3)]
     before = time.time()
     for there in starts:
         there.settle(Config(engine=Choice("elche")))
         there.rendezvous.close()
-    assert starts[0].began is not None
-    assert before <= starts[0].began <= time.time()
-    assert starts[1].began == starts[0].began
+    assert starts[0].began is None
+    assert starts[1].began is not None
+    assert before <= starts[1].began <= time.time()
+    assert starts[2].began == starts[1].began
+    assert [there.restarts for there in starts] == [1, 1, 2], "this host's agent counts some starts, the store others"
     assert first_start(store, b"s" * 32) is None, "a stranger's word"
 
 
@@ -204,9 +227,8 @@ def test_a_store_that_is_gone_is_a_failure_and_no_defect(
         raise gone
 
     there = Machines(LaunchedProcess(0, 2, 0, 1, 2, "first:1", "machines/0"))
-    monkeypatch.setattr(head, "open_store", lambda place: SimpleNamespace(set=refuse, compare_set=refuse))
+    monkeypatch.setattr(head, "open_store", lambda place: SimpleNamespace(set=refuse, add=refuse))
     assert run(["model=mlp", "mode=nccl_sync"], (), BASELINES, there) == 5
-    there.rendezvous.close()
     said = capsys.readouterr().err
     assert said.startswith("bench: ")
     assert "store at first:1" in said

@@ -81,6 +81,29 @@ def test_a_parent_killed_while_it_starts_a_rank_leaves_no_traceback() -> None:
     assert (ended.returncode, ended.stderr) == (-9, "")
 
 
+_STARTED_IN_A_THREAD_THAT_ENDS = """
+import threading, time
+from ddp.process import forkserver
+
+def start():
+    forkserver.warm()
+    time.sleep(0.8)  # the server imports
+
+starting = threading.Thread(target=start)
+starting.start()
+starting.join()
+time.sleep(0.3)
+print(forkserver.ended())
+"""
+
+
+def test_the_thread_that_starts_the_server_may_end() -> None:
+    """The kernel took it for the parent's end, and killed the server while it imported."""
+    command = [sys.executable, "-c", _STARTED_IN_A_THREAD_THAT_ENDS]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=90)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "False\n", "")
+
+
 _KILLED_AT_ONCE = """
 import os, signal
 from multiprocessing import util

@@ -267,12 +267,13 @@ def test_what_an_outpost_lacks_is_no_lost_coordinator(monkeypatch: pytest.Monkey
     def lacking(*_: object) -> Any:
         raise OutOfResources("rank 1 cannot be started")
 
-    monkeypatch.setattr(launched_node, "connect", lacking)
-    monkeypatch.setattr("ddp.process.forkserver.warm", lambda preload: None)
     message = {"host": "127.0.0.1", "port": 1, "run": "00"}
-    place = SimpleNamespace(nodes=1, rank=1, node=1, local_rank=0, host_ranks=1)
+    instead = {"announced": lambda *_: message, "connect": lacking}
+    for name in ("open_store", "at_parents_end", "forkserver.warm", *instead):
+        monkeypatch.setattr(f"ddp.remote.launched_node.{name}", instead.get(name, lambda _: None))
+    place: Any = SimpleNamespace(nodes=1, rank=1, node=1, local_rank=0, host_ranks=1, launcher="slurm")
     with pytest.raises(OutOfResources, match="rank 1 cannot be started"):
-        launched_node._serve(place, message, KEY, None, {}, (), lambda job: job)
+        launched_node.serve_rank0(place, KEY, {}, ())
 
 
 def test_an_outpost_that_is_interrupted_twice_leaves_no_files(company: RendezvousServer) -> None:

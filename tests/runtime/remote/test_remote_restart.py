@@ -29,24 +29,26 @@ Start = Callable[..., list[Process]]
 
 @pytest.fixture
 def agent(warm: Warm, tmp_path: Path) -> Iterator[Start]:
-    """Starts both processes, or only one, for the so manieth time, as an agent of torchrun on this host would, without a
-    key."""
+    """Starts both processes, or only one, as an agent of torchrun on this host would, without a key. `restarts`: what each
+    is told of earlier starts; agents of several hosts count them apart."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
     processes: list[Process] = []
 
-    def start(restarts: int, size: int = 2) -> list[Process]:
+    def start(*restarts: int) -> list[Process]:
+        size = len(restarts)
         env = {
             "TORCHELASTIC_RUN_ID": "test", "TORCHELASTIC_USE_AGENT_STORE": "True", "MASTER_ADDR": "127.0.0.1",
-            "TORCHELASTIC_RESTART_COUNT": str(restarts), "MASTER_PORT": str(port), "WORLD_SIZE": str(size),
+            "MASTER_PORT": str(port), "WORLD_SIZE": str(size),
             "LOCAL_WORLD_SIZE": str(size), "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1", "DDP_KEY": "", "DDP_KEY_FILE": "",
             PICTURES: "none",
         }  # fmt: skip
         words = (*WORDS, *(["world_size=2"] if size == 1 else []))
         started = [
-            warm.start(tmp_path, "-m", "bench", *words, env=env | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
-            for rank in range(size)
+            warm.start(tmp_path, "-m", "bench", *words, env=env | own)
+            for rank, count in enumerate(restarts)
+            for own in [{"RANK": str(rank), "LOCAL_RANK": str(rank), "TORCHELASTIC_RESTART_COUNT": str(count)}]
         ]
         processes.extend(started)
         return started
@@ -69,26 +71,27 @@ def gone_on(metrics: Metrics) -> None:
 
 
 def test_what_is_started_again_goes_on_from_its_checkpoint(agent: Start, tmp_path: Path) -> None:
-    processes = agent(0)
+    """That rank 1's host was started again is no restart for the agent of rank 0's."""
+    processes = agent(0, 0)
     wait_for(lambda: kept(tmp_path), processes[0])
     os.kill(processes[1].pid, signal.SIGKILL)
     os.kill(processes[0].pid, signal.SIGTERM)  # so the agent ends the others
     assert ended(processes) == [130, -signal.SIGKILL]
-    processes = agent(1)
+    processes = agent(0, 1)
     assert ended(processes) == [0, 0], told(processes[0]) + told(processes[1])
     assert "goes on from" in processes[0].printed()
     gone_on(the_run(tmp_path).metrics)
-    assert ended(agent(2)) == [0, 0]
+    assert ended(agent(1, 2)) == [0, 0]
     assert the_run(tmp_path).metrics.restarts == 1, "it was finished, and is not trained again"
 
 
 def test_the_only_process_goes_on_from_its_checkpoint(agent: Start, tmp_path: Path) -> None:
     """It forks its ranks. It began anew, and did not say that it had been started before."""
-    (process,) = agent(0, 1)
+    (process,) = agent(0)
     wait_for(lambda: kept(tmp_path), process)
     os.kill(process.pid, signal.SIGKILL)
     assert ended([process]) == [-signal.SIGKILL]
-    (process,) = agent(1, 1)
+    (process,) = agent(1)
     assert ended([process]) == [0], told(process)
     gone_on(the_run(tmp_path).metrics)
 
@@ -96,14 +99,14 @@ def test_the_only_process_goes_on_from_its_checkpoint(agent: Start, tmp_path: Pa
 @pytest.mark.slow
 def test_what_others_left_there_is_not_gone_on_from(agent: Start, tmp_path: Path) -> None:
     """A run that was killed long before this command is begun anew, however often torchrun starts its processes."""
-    processes = agent(0)
+    processes = agent(0, 0)
     wait_for(lambda: kept(tmp_path), processes[0])
     for process in processes:
         os.killpg(process.pid, signal.SIGKILL)
     assert ended(processes) == [-signal.SIGKILL] * 2
     for path in tmp_path.rglob("config.json"):
         os.utime(path, (1e9, 1e9))
-    assert ended(agent(1)) == [0, 0]
+    assert ended(agent(1, 1)) == [0, 0]
     metrics = the_run(tmp_path).metrics
     assert (metrics.resumed, metrics.restarts) == (None, 1)
     assert "once, and the run began anew: no checkpoint of before was found" in " ".join(metrics.warnings)
