@@ -40,14 +40,20 @@ def rows(source: Any, indices: NDArray[np.int64]) -> Any:
 
 
 def made_as_by_rank(make: Callable[[], Task], seed: int) -> tuple[Task, nn.Module]:
-    """Return the task with its data, and its model. All may draw random numbers: they are made in the order of ranks."""
-    torch.manual_seed(seed_of(seed, "init"))
-    seed_others(seed_of(seed, "init"))
+    """Return the task with its data, and its model. All may draw random numbers: they are made in the order of ranks, and
+    the generators are seeded again behind the task, which may import modules that draw."""
+    _seed_all(seed)
     task = make()
+    _seed_all(seed)
     model = task.model()
     task.optimizer(list(model.parameters()))
     train, test = task.train_data(), task.eval_data()
     return replace(task, train_data=lambda: train, eval_data=lambda: test), model
+
+
+def _seed_all(seed: int) -> None:
+    torch.manual_seed(seed_of(seed, "init"))
+    seed_others(seed_of(seed, "init"))
 
 
 def unknowable(task: Task, data: TrainingData) -> str:

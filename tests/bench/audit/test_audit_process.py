@@ -92,7 +92,7 @@ def test_an_audit_that_fails_costs_nobody_the_result(
     tmp_path: Path, place: tuple[Any, ...], breaks: Callable[..., Any], note: str, verdict: str
 ) -> None:
     with in_threads() as patch:
-        patch.setattr("bench.runner.script.write_report", lambda *paths: None)
+        patch.setattr("bench.runner.script.write_report", lambda *paths, **more: None)
         patch.setattr(*place, breaks)
         (handle := trainer(tmp_path, audit=True, mode="nccl_sync").run()).join()
     (run,), problems = find_runs(tmp_path)
