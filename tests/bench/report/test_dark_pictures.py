@@ -70,9 +70,9 @@ def test_learning_curves_in_the_documents_are_drawn_from_their_data(tmp_path: Pa
     for place in (kept := curve_pictures.picture(name), dark_twin(kept)):
         with styled():
             save_picture(curve_pictures.drawing(name), tmp_path / place.name, dark=place != kept)
-        new, old = Image.open(tmp_path / place.name).convert("RGB"), Image.open(place).convert("RGB")
-        assert new.size == old.size
-        assert new.tobytes() == old.tobytes(), "python -m benchmarks.curve_pictures"
+        with Image.open(tmp_path / place.name) as new, Image.open(place) as old:
+            assert new.size == old.size
+            assert new.convert("RGB").tobytes() == old.convert("RGB").tobytes(), "python -m benchmarks.curve_pictures"
     text = curve_pictures.DOCUMENT.read_text(encoding="utf-8")
     assert curve_pictures.words(name) in text
     assert "\n".join([*curve_pictures.lines(text), ""]) == text

@@ -268,9 +268,9 @@ def test_the_pictures_in_the_documents_are_of_these_pages(
     """Pixel by pixel, where browser and fonts are those that the pictures were made by."""
     made_by = screenshots.made_by(browser)
     file = screenshots.PLACE / screenshots.name_of(name, width, theme)
-    kept = Image.open(file)
-    if kept.info[screenshots.MADE_BY] != made_by:
-        pytest.skip(f"made by {kept.info[screenshots.MADE_BY]}, here is {made_by}")
-    now = screenshots.picture(browser, pages[name], width, theme)
-    difference = ImageChops.difference(kept.convert("RGB"), now.convert("RGB"))
+    with Image.open(file) as kept:
+        if kept.info[screenshots.MADE_BY] != made_by:
+            pytest.skip(f"made by {kept.info[screenshots.MADE_BY]}, here is {made_by}")
+        shown = kept.convert("RGB")
+    difference = ImageChops.difference(shown, screenshots.picture(browser, pages[name], width, theme).convert("RGB"))
     assert difference.getbbox() is None, f"{file.name} is of another page: make screenshots"

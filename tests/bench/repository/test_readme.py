@@ -45,9 +45,9 @@ def test_the_picture_is_drawn_from_the_recorded_runs(tmp_path: Path) -> None:
     _, sweep = readme.recorded()
     made = readme.picture(sweep, tmp_path)
     for new, kept in ((made, readme.PICTURE), (dark_twin(made), dark_twin(readme.PICTURE))):
-        drawn, shown = Image.open(new), Image.open(kept)
-        assert drawn.size == shown.size
-        assert drawn.convert("RGB").tobytes() == shown.convert("RGB").tobytes(), REMEDY
+        with Image.open(new) as drawn, Image.open(kept) as shown:
+            assert drawn.size == shown.size
+            assert drawn.convert("RGB").tobytes() == shown.convert("RGB").tobytes(), REMEDY
 
 
 def test_page_one_is_of_the_recorded_sweep(tmp_path: Path) -> None:
