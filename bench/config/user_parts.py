@@ -51,7 +51,7 @@ def check_model(config: Config, words: Sequence[str]) -> None:
     """Raise ValueError if the last word that chooses a model has no effect, as a preset's `model.name` replaces it."""
     for word in [word for word in words if word.startswith("model=")][-1:]:
         name = texts(word)[0]
-        if name in MODELS and name != own_model(config.model.name):
+        if name in MODELS and MODELS[name] != MODELS.get(own_model(config.model.name)):
             why = f"a preset, or another word, sets {setting('model.name', config.model.name)}"
             raise ValueError(f"{word} has no effect, as {why}: write {setting('model.name', _source(name))} instead")
 

@@ -131,3 +131,12 @@ def test_a_model_of_an_entry_point_keeps_the_name_that_the_list_shows(here: Path
     assert named == {"hand": "hand", "touch": str(here / "touch.py")}
     for source, again in (("other_package.touch", "hand"), (str(here / "touch.py"), str(here / "touch.py"))):
         assert named_by({"code": {"model": {"source": source}}}, "model", "hand") == again
+
+
+def test_a_model_that_is_a_module_of_this_folder_is_planned(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its run has the name of the file, so it counted as another model than the one chosen, and was refused."""
+    (here / "mine").mkdir()
+    (here / "mine/__init__.py").touch()
+    (here / "mine/net.py").write_text("from bench.models.mlp import SETUP\n")
+    assert cli.dispatch(["plan", "model=mine.net", "mode=solo"]) == 0
+    assert "planned: 1 run of 1 cell" in capsys.readouterr().out
