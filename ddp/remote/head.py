@@ -38,7 +38,7 @@ class HeadNode:
         self._store: Store | None = None
         self.began: float | None = None
         """When torchrun first started the processes (`first_start`); None if this is the first start, or it is unknown."""
-        self.restarts = place.restarts
+        self.restarts, self._start = place.restarts, 1
         """How often rank 0's process was started before; of torchrun's starts, those that came to the store."""
         self._run = secrets.token_bytes(16)
 
@@ -86,9 +86,11 @@ class HeadNode:
             if self._store is None:
                 self._store = open_store(place)
                 if place.launcher == TORCHRUN:
-                    self.restarts = max(place.restarts, self._store.add(STARTS, 1) - 1)
+                    self._start = self._store.add(STARTS, 1)
+                    self.restarts = max(place.restarts, self._start - 1)
                     self.began = first_start(self._store, key)
-            self._store.set(place.attempt, seal(message | {"run": self._run.hex()}, key, place.attempt))
+            told = message | {"run": self._run.hex(), "start": self._start}
+            self._store.set(place.attempt, seal(told, key, place.attempt))
         except RuntimeError as error:
             raise RankLost(f"the store at {self.process.store} is gone ({str(error).splitlines()[0]})") from error
 

@@ -32,7 +32,7 @@ READY_S = 300.0
 """Seconds that node agents wait for rank 0's address: rank 0 announces it after its imports and configuration, before its
 data."""
 STALE_S = 30.0
-"""Seconds that node agents wait for another announcement if torchrun's store already has an exit code when they come."""
+"""Seconds that node agents wait for another announcement if torchrun's store has the exit code of an earlier start."""
 LOOK_S = 0.05
 PROXIES = ("hydra_pmi_proxy", "mpispawn")
 """Names of the processes of MPICH and MVAPICH that start the ranks of a host."""
@@ -143,19 +143,32 @@ def announced(place: LaunchedProcess, key: bytes, store: Store) -> dict[str, Any
     """Wait for rank 0's announcement at the store: where it listens, or its exit code. Raise RankLost; ProtocolError if
     someone else wrote it.
 
-    At torchrun's store, an exit code that was there before may be that of an earlier start. It counts if no other
-    announcement comes within `STALE_S`: this start's rank 0 may have failed before this process came."""
-    came = time.monotonic()
-    first = message = latest(place, key, store)
-    while message is None or (
-        "code" in message and message == first and place.launcher == TORCHRUN and time.monotonic() < came + STALE_S
-    ):
+    At torchrun's store, an exit code may be that of an earlier start. Rank 0 and this process count their starts: the code
+    of one with a smaller number counts only if no other announcement comes within `STALE_S`, as a process may be killed
+    before it counts."""
+    came, start = time.monotonic(), _starts(place, store)
+    message = latest(place, key, store)
+    while message is None or ("code" in message and message["start"] < start and time.monotonic() < came + STALE_S):
         if time.monotonic() > came + READY_S:
             late = f"rank 0 did not say within {READY_S:g} s where it listens"
             raise RankLost(f"{late}: was it killed? See what it printed")
         time.sleep(LOOK_S)
         message = latest(place, key, store)
     return message
+
+
+def _starts(place: LaunchedProcess, store: Store) -> int:
+    """Count this start of the process at torchrun's store; return how many there were. Raise RankLost."""
+    if place.launcher != TORCHRUN:
+        return 1
+    try:
+        return answered(lambda: store.add(f"{place.attempt}/starts/{place.rank}", 1), STORE_S)
+    except RuntimeError as error:
+        raise _gone(error) from error
+
+
+def _gone(error: RuntimeError) -> RankLost:
+    return RankLost(f"rank 0 is gone before the run began ({str(error).splitlines()[0]})")
 
 
 def latest(place: LaunchedProcess, key: bytes, store: Store) -> dict[str, Any] | None:
@@ -172,7 +185,7 @@ def latest(place: LaunchedProcess, key: bytes, store: Store) -> dict[str, Any] |
     try:
         return answered(read, STORE_S)
     except RuntimeError as error:  # the store is gone
-        raise RankLost(f"rank 0 is gone before the run began ({str(error).splitlines()[0]})") from error
+        raise _gone(error) from error
     except ProtocolError as error:
         where = "where rank 0 listens, as the store has it"
         raise ProtocolError(f"{where}, is not to be believed: {error}") from error

@@ -49,6 +49,10 @@ class Launcher:
         self.heads.append(HeadNode(self.place(0), {}, "test"))
         return self.heads[-1]
 
+    def count(self, rank: int) -> None:
+        """Count a start of a process, which an earlier one did."""
+        self.store.add(f"machines/starts/{rank}", 1)
+
     def serve(self) -> Future[int]:
         """Serve rank 0 in a thread, as rank 1's process does."""
         return background(lambda: launched_node.serve_rank0(self.place(1), KEY, {}, ()))
@@ -85,6 +89,7 @@ def test_what_an_earlier_start_has_announced_is_not_taken_for_this_ones(launcher
     earlier.rendezvous.close()
     if code is not None:
         earlier.dismiss(code)
+    launcher.count(1)
     serving = launcher.serve()
     time.sleep(0.3)
     assert not serving.done()
@@ -98,10 +103,19 @@ def test_what_an_earlier_start_has_announced_is_not_taken_for_this_ones(launcher
 
 @torchrun
 def test_an_exit_code_that_nothing_follows_counts(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rank 0 failed before rank 1 came."""
+    """A rank 0 that was killed before it counted its start has fewer."""
     monkeypatch.setattr(processes, "STALE_S", 0.2)
     launcher.head().dismiss(2)
+    launcher.count(1)
     assert launcher.serve().result(10.0) == 2
+
+
+@torchrun
+def test_a_rank_0_that_failed_before_another_came_is_heard_at_once(launcher: Launcher) -> None:
+    """A setting that is refused held up torchrun for half a minute."""
+    for start in range(2):
+        launcher.head().dismiss(2 + start)
+        assert launcher.serve().result(5.0) == 2 + start
 
 
 @torchrun
