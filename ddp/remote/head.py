@@ -89,8 +89,8 @@ class HeadNode:
                     self._start = self._store.add(STARTS, 1)
                     self.restarts = max(place.restarts, self._start - 1)
                     self.began = first_start(self._store, key)
-            told = message | {"run": self._run.hex(), "start": self._start}
-            self._store.set(place.attempt, seal(told, key, place.attempt))
+            announcement = message | {"run": self._run.hex(), "start": self._start}
+            self._store.set(place.attempt, seal(announcement, key, place.attempt))
         except RuntimeError as error:
             raise RankLost(f"the store at {self.process.store} is gone ({str(error).splitlines()[0]})") from error
 
