@@ -60,7 +60,7 @@ def test_rank_0_refuses_a_name_of_its_own_that_is_loopback(monkeypatch: pytest.M
 
     def resolved(host: str, *about: object, **more: object) -> list[object]:
         names = answers if host == "node1" else [host]
-        return [found for name in names for found in real(name, *about, **more)]  # type: ignore[call-overload]
+        return [found for name in names for found in real(name, *about, **more)]  # type: ignore[call-overload]  # as getaddrinfo is called
 
     monkeypatch.setattr(socket, "getaddrinfo", resolved)
     monkeypatch.setenv("WORLD_SIZE", "2")

@@ -25,7 +25,8 @@ COMMAND = replace(BASE, cluster=ClusterConfig(bind="lo"))
 def resumed(settings: dict[str, Any], ranks: int | None, cluster: ClusterConfig = ALONE, **changes: Any) -> Config:
     saved = planned(cluster=cluster, **changes).spec.config
     command = replace(COMMAND, world_size=settings.get("world_size"))
-    return configured(command, settings, ResumeSource(Path("runs/x"), saved, None), ranks)  # type: ignore[arg-type]
+    source = ResumeSource(Path("runs/x"), saved, None)  # type: ignore[arg-type]  # no checkpoint is read here
+    return configured(command, settings, source, ranks)
 
 
 def test_a_launcher_says_how_many_ranks_a_resumed_run_has(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -202,7 +202,8 @@ def test_wrong_use_says_what_to_do(tmp_path: Path) -> None:
 def broken(folder: Path, rank: int, world_size: int, kind: str) -> None:
     team = Team(folder, rank, world_size, kind, "memory")
     team.step(0)
-    team.collectives.fence = Mock(side_effect=ExchangeBroken("another rank is gone"))  # type: ignore[method-assign]
+    broken = ExchangeBroken("another rank is gone")
+    team.collectives.fence = Mock(side_effect=broken)  # type: ignore[method-assign]  # a stand-in for a method
     with pytest.raises(ExchangeBroken):
         team.sharded.changeable_parameters().__enter__()
     team.collectives.close()
