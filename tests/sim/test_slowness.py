@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.slowness import RIGHT, SHORT_LIVED, SlowPhase, judged, named_of
@@ -238,7 +238,9 @@ def test_a_slow_rank_that_becomes_slow_for_another_cause_is_named_again(
             work = WorkSeconds(each[INPUT], each[COMPUTE])
             fold.add(Progress(float(at), rank, 0, 1, 100, 0.5, 0.0, 0.1, work=work))
     assert [(each.rank, each.cause) for each in fold.ranks] == [(0, cause) for cause in order]
-    assert all(each.healed is not None and each.windows in (2, 3) for each in fold.ranks)
+    assume(abs(more[0] - 0.2) > 1e-6)  # twice as long: the sums decide
+    unsure = order[0] == COMPUTE and more[0] < 0.2
+    assert [(each.healed is not None, each.windows) for each in fold.ranks] == [(True, 3 if unsure else 2), (True, 2)]
 
 
 def test_one_that_waits_for_its_input_still_tells_what_the_machine_does() -> None:

@@ -103,7 +103,7 @@ def test_what_an_earlier_start_has_announced_is_not_taken_for_this_ones(launcher
 
 @torchrun
 def test_an_exit_code_that_nothing_follows_counts(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rank 0 that was killed before it counted its start has fewer."""
+    """Count the starts of a rank 0 that was killed before it had counted its own: it has fewer than the others."""
     monkeypatch.setattr(processes, "STALE_S", 0.2)
     launcher.head().dismiss(2)
     launcher.count(1)
@@ -112,7 +112,7 @@ def test_an_exit_code_that_nothing_follows_counts(launcher: Launcher, monkeypatc
 
 @torchrun
 def test_a_rank_0_that_failed_before_another_came_is_heard_at_once(launcher: Launcher) -> None:
-    """A setting that is refused held up torchrun for half a minute."""
+    """Return at once from a setting that is refused: it held up torchrun for half a minute."""
     for start in range(2):
         launcher.head().dismiss(2 + start)
         assert launcher.serve().result(5.0) == 2 + start
