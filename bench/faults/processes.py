@@ -256,8 +256,8 @@ def _corrupted(cell: FaultCell, size: int, folder: Path, job: Job) -> FaultResul
     if latest is None or status == "ok":
         error = "the run left no checkpoint" if latest is None else "the run trained everything"
         return FaultResult(cell, PROCESSES, size, "", None, error=error)
-    for rank in (0,) if MODES[cell.mode].one_rank else chosen(cell.ranks, size):
-        part = latest.path / checkpoint.rank_file(rank)
+    ranks = (0,) if MODES[cell.mode].one_rank else chosen(cell.ranks, size)
+    for part in {latest.part(rank) for rank in ranks}:  # a rank whose error came first has no part of its own
         content = bytearray(regular_files.content(part))
         content[len(content) // 2] ^= 1
         part.write_bytes(bytes(content))

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -16,6 +17,7 @@ import pytest
 from bench.faults import processes
 from bench.faults.meaning import FaultCell, FaultOutcome
 from ddp.core.settings.faults import PhaseFault
+from ddp.replica.task import Job
 from tests.runtime.conftest import ranks_alive
 from tests.slow import slow
 
@@ -52,12 +54,25 @@ def test_cells_are_as_documented(cell: FaultCell) -> None:
         assert result.repeated if known else result.repeated is None, "the last checkpoint was lost"
 
 
+def test_a_checkpoint_is_corrupted_that_lacks_the_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the chosen rank failed before the others, they saved without it. That ended the campaign: "No such file"."""
+    real = processes.job_of
+
+    def earlier(cell: FaultCell, size: int, folder: Path) -> Job:
+        job = real(cell, size, folder)
+        faults = (replace(fault, after=1) if fault.rank == 2 else fault for fault in job.phase_faults)
+        return replace(job, phase_faults=tuple(faults))
+
+    monkeypatch.setattr(processes, "job_of", earlier)
+    result = processes.play(FaultCell("corrupt checkpoint", "checkpoint", "last", "nccl_cadence"), 3)
+    assert result.verdict == "as documented", result
+    assert (result.outcome, result.missing) == (FaultOutcome.RESUMED, 0)
+
+
 def test_a_fault_that_did_not_happen_is_found_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     real = processes.job_of
 
-    def spared(cell: FaultCell, size: int, folder: Path) -> object:
-        from dataclasses import replace
-
+    def spared(cell: FaultCell, size: int, folder: Path) -> Job:
         return replace(real(cell, size, folder), phase_faults=())
 
     monkeypatch.setattr(processes, "job_of", spared)
