@@ -23,7 +23,7 @@ import multiprocessing
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from io import StringIO
 from itertools import product
@@ -43,7 +43,6 @@ from bench.results.runfolder import Run, find_runs, read_records
 from benchmarks import frame
 from ddp.core.messages.events import Failed
 from ddp.core.network.links import parse
-from ddp.core.values.frozen import replace
 from ddp.process.cores import cores
 
 MEDIAN, WORST, COVERED = 0.05, 0.15, 0.90

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import types
+from collections.abc import Callable
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -20,7 +22,7 @@ def records() -> None:
     spec = make_spec("nccl_cadence", world_size=2)
     made = make_records(spec)
     text = list(lines(made))
-    adapters = {name: TypeAdapter(cls) for name, cls in codec._TYPES.items()}
+    adapters = {name: TypeAdapter(_plain(cls)) for name, cls in (codec.EVENTS | codec.COMMANDS).items()}
     ordered = [adapters[type(record).__name__] for record in made]
     compare(
         f"writing {len(made)} records",
@@ -70,7 +72,25 @@ def _twin(kind: Any) -> Any:
             for name, about in kind.model_fields.items()
         ]
         return msgspec.defstruct(kind.__name__, fields, frozen=True, kw_only=True, forbid_unknown_fields=True)
-    origin, arguments = get_origin(kind), get_args(kind)
+    return _inside(kind, _twin)
+
+
+def _plain(kind: Any) -> Any:
+    """A value of the core as a dataclass, which pydantic knows."""
+    if not dataclasses.is_dataclass(kind):
+        return _inside(kind, _plain)
+    hints = get_type_hints(kind)
+    made = [(each.name, _plain(hints[each.name]), _default(each)) for each in dataclasses.fields(kind)]
+    return dataclasses.make_dataclass(kind.__name__, made, frozen=True)
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    return dataclasses.field(default=field.default) if field.default_factory is dataclasses.MISSING else field
+
+
+def _inside(kind: Any, turned: Callable[[Any], Any]) -> Any:
+    """A type with those of its contents turned."""
+    origin, arguments = get_origin(kind), tuple(map(turned, get_args(kind)))
     if origin in (Union, types.UnionType):
-        return Union[tuple(map(_twin, arguments))]  # noqa: UP007
-    return origin[tuple(map(_twin, arguments))] if origin in (list, dict) else kind
+        return Union[arguments]  # noqa: UP007
+    return origin[arguments] if origin in (list, dict, tuple) and arguments else kind

@@ -6,7 +6,6 @@ plan. The policy decides when replicas are averaged."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, cast
 
@@ -27,14 +26,14 @@ from ddp.core.settings.world import World
 from ddp.core.state.coordinator_state import CoordinatorState, Mark
 from ddp.core.state.extremes import Recent
 from ddp.core.state.rank_state import LastHeard, RankState
-from ddp.core.values.frozen import replace
+from ddp.core.values.frozen import replace, value
 from ddp.core.values.persistent import RankSet, Row
 
 Output = Command | events.PolicyEvent | events.PolicyRecord | events.Merged
 """Commands to execute; and records: events for policies, records of policies, and merged samples."""
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class Coordinator:
     """State of the coordinator. `update` returns the next state."""
 
@@ -56,7 +55,9 @@ class Coordinator:
         absent = world.size - world.absent  # absent ranks are the last ones
         ranks = Row(RankState(rank, alive=rank < absent) for rank in range(world.size))
         cohort = (
-            CoordinatorState(world, ranks) if resumed is None else checkpoint_schedule.reopen(world, ranks, resumed)
+            CoordinatorState.start(world, ranks)
+            if resumed is None
+            else checkpoint_schedule.reopen(world, ranks, resumed)
         )
         heard = Row([LastHeard(at)] * world.size)
         return Coordinator(policy, replace(cohort, offers=world.spares, last_heard=heard), resumed=resumed)
@@ -233,7 +234,7 @@ def _reported(cohort: CoordinatorState, rank: int, at: float) -> dict[str, Any]:
     heard = cohort.last_heard.put(rank, LastHeard(at, at))
     recent = cohort.recent
     same = recent.at == at
-    recent = recent._replace(rank=rank, ranks=recent.ranks.add(rank)) if same else Recent(at, rank, RankSet((rank,)))
+    recent = replace(recent, rank=rank, ranks=recent.ranks.add(rank)) if same else Recent(at, rank, RankSet((rank,)))
     return {"last_heard": heard, "moved": at, "oldest": min(cohort.oldest, at), "recent": recent}
 
 

@@ -86,7 +86,7 @@ class EventBatch:
                 answers=current.answers.add(*self._answers),
             )
         together = self._recent.ranks.union(RankSet(self._together))
-        self._recent = self._recent._replace(rank=self._together[-1], ranks=together)
+        self._recent = replace(self._recent, rank=self._together[-1], ranks=together)
         times = {
             "moved": self._now.seen,
             "last_heard": self._cohort.last_heard.update(self._heard),

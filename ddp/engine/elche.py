@@ -100,9 +100,9 @@ def coordinate(
             coordinator, count = coordinator.enter(occurred, place)  # events that need no decision, all at once
             for event in occurred[place : place + count]:
                 emit(event, event.at)
-            place += max(count, 1)
-            if count:
-                continue
+            place += count + 1
+            if place > len(occurred):
+                break
             event = occurred[place - 1]
             if getattr(event, "rank", None) in anew:
                 continue  # sent by the rank's old process

@@ -1,6 +1,6 @@
 """The text form of events and commands: a JSON object with its `type`, in the control channel and in `events.jsonl`.
 
-No pickle: each field of a message is checked against the dataclass that its type names."""
+No pickle: each field of a message is checked against the class that its type names."""
 
 from __future__ import annotations
 
@@ -11,25 +11,13 @@ import msgspec
 
 from ddp.core.errors import ProtocolError
 from ddp.core.messages import commands, events, run_bounds
+from ddp.core.messages.measurements import Slice
 
 _EVENTS = events.Event | events.PolicyEvent | events.PolicyRecord | events.Slice | events.Memory | events.Merged
 _BOUNDS = run_bounds.RunHeader | run_bounds.Launched | run_bounds.RunEnd
 Record = _EVENTS | events.Resumed | _BOUNDS | commands.Command
 COMMANDS: dict[str, type[Any]] = {cls.__name__: cls for cls in get_args(commands.Command)}
 EVENTS: dict[str, type[Any]] = {cls.__name__: cls for cls in get_args(Record) if cls.__name__ not in COMMANDS}
-
-
-class MeasuredSlice(msgspec.Struct, tag_field="type", tag="Slice", gc=False):
-    """A `Slice` as a msgspec struct, which is decoded in half the time and encoded in a tenth. A small model has four
-    slices per step of half a millisecond."""
-
-    at: float
-    rank: int
-    kind: str
-    seconds: float
-    seq: int = 0
-    bytes: int = 0
-
 
 _encoder = msgspec.json.Encoder()
 _decoders = {name: msgspec.json.Decoder(cls) for name, cls in (EVENTS | COMMANDS).items()}
@@ -38,14 +26,14 @@ _PLAN = ((b'"takeover":', b'"rebalance":'),)
 _RENAMED = {"Plan": _PLAN, "Publish": (*_PLAN, (b'"books":', b'"coordinator":'))}
 """Field names in earlier versions, and the present ones, by type of record."""
 
-
 _heads = {cls: b'{"type":"%b",' % name.encode() for name, cls in (EVENTS | COMMANDS).items()}
+_timed = {cls for cls in _heads if "at" in cls.__match_args__}
 _HEAD = b'{"type":"'
-SLICE_HEAD = _heads[events.Slice]
+SLICE_HEAD = _heads[Slice]
 """How `encode` begins the line of a slice."""
+_read_slice = msgspec.json.Decoder(Slice).decode
 SHOWN = 100
 """Bytes of a line that an error shows."""
-_measured = msgspec.json.Decoder(MeasuredSlice)
 
 
 class _Kind(msgspec.Struct):
@@ -66,7 +54,7 @@ _kind, _stamp = msgspec.json.Decoder(_Kind), msgspec.json.Decoder(_Stamp)
 def encode(record: Record, at: float | None = None) -> bytes:
     """Return one line without its newline. `at`: time to record for a command, which has none of its own."""
     head = _heads[type(record)]
-    if at is not None and not hasattr(record, "at"):
+    if at is not None and type(record) not in _timed:
         head = b'%b"at":%b,' % (head, _encoder.encode(at))
     fields = _encoder.encode(record)
     return head + fields[1:] if len(fields) > 2 else head[:-1] + b"}"
@@ -91,17 +79,16 @@ def _shown(line: bytes | str) -> str:
 
 def decode_all(lines: Sequence[bytes]) -> list[Any]:
     """Decode several lines as `decode` does, but faster for slices, which are by far the most."""
-    read = _decoders[events.Slice.__name__].decode
     try:
-        return [read(line) if line.startswith(SLICE_HEAD) else decode(line) for line in lines]
+        return [_read_slice(line) if line.startswith(SLICE_HEAD) else decode(line) for line in lines]
     except (msgspec.MsgspecError, ValueError):
         return [decode(line) for line in lines]  # raises an error that describes the defect
 
 
-def decode_slice(line: bytes) -> MeasuredSlice:
+def decode_slice(line: bytes) -> Slice:
     """Return the slice in a line that begins with `SLICE_HEAD`. Raises ProtocolError, as `decode`."""
     try:
-        return _measured.decode(line)
+        return _read_slice(line)
     except (msgspec.MsgspecError, ValueError) as error:
         raise ProtocolError(f"malformed message ({error}): {_shown(line)}") from None
 

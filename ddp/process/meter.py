@@ -16,13 +16,11 @@ from threading import get_ident
 from time import process_time, thread_time
 from typing import IO, TYPE_CHECKING, Any
 
-import msgspec
-
 from ddp.core.errors import OutOfResources
 from ddp.core.messages.event_parts import WorkSeconds
-from ddp.core.messages.measurements import Memory
+from ddp.core.messages.measurements import Memory, Slice
 from ddp.process.clock import core_pace, core_wait, now
-from ddp.process.codec import MeasuredSlice
+from ddp.process.codec import encode
 from ddp.process.resource_errors import shortage
 
 if TYPE_CHECKING:
@@ -47,8 +45,8 @@ class Meter:
     def __init__(self, rank: int, scratch: Path, device: torch.device) -> None:
         self.rank = rank
         self._path = scratch / f"slices-{rank}.jsonl"
-        self._slices: list[MeasuredSlice] = []
-        self._hidden: list[MeasuredSlice] = []
+        self._slices: list[Slice] = []
+        self._hidden: list[Slice] = []
         """Collectives in another thread, which overlap with the slices of this one."""
         self._torn = True
         """Whether the file may end in the middle of a line, until the first write has cut it."""
@@ -92,7 +90,7 @@ class Meter:
         if self._last > since:
             self._cut(since, kind)
             since = self._last
-        self._slices.append(MeasuredSlice(since, self.rank, kind, at - since, seq, size))
+        self._slices.append(Slice(since, self.rank, kind, at - since, seq, size))
         self._last = at
         self._count(kind, at - since)
         return at
@@ -147,7 +145,7 @@ class Meter:
 
     def add_hidden(self, since: float, until: float, seq: int, size: int) -> None:
         """Add a collective of another thread, which overlaps with the slices of this one."""
-        self._hidden.append(MeasuredSlice(since, self.rank, "hidden", until - since, seq, size))
+        self._hidden.append(Slice(since, self.rank, "hidden", until - since, seq, size))
 
     def _cut(self, since: float, kind: str) -> None:
         """Add slices of `kind` in the gaps between the slices that began after `since`; the caller adds the part after the
@@ -159,7 +157,7 @@ class Meter:
         at = max(since, before.at + before.seconds if before else self._flushed)
         for inner in sorted(self._slices[first:], key=lambda piece: piece.at):
             if inner.at > at:
-                self._slices.append(MeasuredSlice(at, self.rank, kind, inner.at - at))
+                self._slices.append(Slice(at, self.rank, kind, inner.at - at))
                 self._count(kind, inner.at - at)
             at = inner.at + inner.seconds
 
@@ -174,7 +172,7 @@ class Meter:
         if os.getpid() != self._process:
             return
         rank, self._written = self.rank, now()
-        lines = _ENCODER.encode_lines([*self._slices, *self._hidden])
+        lines = b"".join(encode(each) + b"\n" for each in (*self._slices, *self._hidden))
         if (resident := _resident()) is not None:
             used = (self._written, rank, resident, process_time(), self._on_device())
             lines += b'{"type":"Memory","at":%r,"rank":%d,"rss_bytes":%d,"cpu_s":%r%b}\n' % used
@@ -197,9 +195,6 @@ class Meter:
             return b""
         use = self._use()
         return b',"device_bytes":%d' % self._allocated() + (b"" if use is None else b',"device_use":%r' % use)
-
-
-_ENCODER = msgspec.json.Encoder()
 
 
 def _cut_torn(file: IO[bytes]) -> None:

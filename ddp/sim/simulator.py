@@ -17,6 +17,7 @@ from ddp.core.network.link_costs import FROM, TO, Deliveries
 from ddp.core.policies import Policy
 from ddp.core.settings.faults import Fault
 from ddp.core.settings.world import World
+from ddp.core.values.frozen import replace
 from ddp.sim.parts import Costs, TrainedBatch
 from ddp.sim.ranks import SimulatedRanks
 from ddp.sim.states import Measured
@@ -160,25 +161,25 @@ class Simulation:
     def _coordinate_all(self, messages: list[RankEvent | Lost]) -> None:
         """Pass the coordinator events that arrive together; those that need no decision are entered at once."""
         now, place = self._timeline.now, 0
-        for event in messages:
-            event.at = now  # type: ignore[misc]  # until then nothing else refers to it
+        messages = [replace(event, at=now) for event in messages]
         while place < len(messages) and not self.coordinator.over:
             self.coordinator, count = self.coordinator.enter(messages, place)
-            if count:
-                self.events += count
-                for event in messages[place : place + count] if self.keep or self.listen is not None else ():
-                    self._record(event)
-                place += count
-            else:
-                self._coordinate(messages[place])
-                place += 1
+            self.events += count
+            for event in messages[place : place + count] if self.keep or self.listen is not None else ():
+                self._record(event)
+            place += count + 1
+            if place <= len(messages):
+                self._decide(messages[place - 1], self.coordinator.decide)
 
     def _coordinate(self, event: Event) -> None:
         """Pass the coordinator an event at its arrival."""
-        event.at = self._timeline.now  # type: ignore[misc]  # an event gets its time on arrival
+        self._decide(replace(event, at=self._timeline.now), self.coordinator.update)
+
+    def _decide(self, event: Event, decide: Callable[[Event], tuple[Coordinator, tuple[Output, ...]]]) -> None:
+        """Have the coordinator react to an event, and do what it says."""
         self.events += 1
         self._record(event)
-        self.coordinator, outputs = self.coordinator.update(event)
+        self.coordinator, outputs = decide(event)
         plan = self.coordinator.plan
         self._crew.in_step = plan is not None and plan.in_step
         records, orders = self.keep or self.listen is not None, list[Any]()

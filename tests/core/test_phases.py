@@ -36,7 +36,7 @@ EVENTS = (
 def state(phase: Phase) -> CoordinatorState:
     world = World(2, 8, 2, 1, blocking=phase not in (Phase.SNAPSHOTS, Phase.REDUCE, Phase.APPLY), in_step=False)
     current = None if phase is Phase.IDLE else Round(3, RankSet((0, 1)), phase, RankSet((0, 1)), ())
-    return CoordinatorState(world, Row((RankState(0), RankState(1))), round=current)
+    return CoordinatorState.start(world, Row((RankState(0), RankState(1))), round=current)
 
 
 @pytest.mark.parametrize(("phase", "event"), [*product(Phase, EVENTS)], ids=lambda value: type(value).__name__)

@@ -144,8 +144,7 @@ def nobody_leads(played: Simulation, trains: list[Train]) -> None:
 def books_are_what_they_follow_from(played: Simulation) -> None:
     """What is kept from event to event is what all ranks make, counted anew; no rank is passed over that can take more."""
     cohort, plan = played.coordinator.cohort, played.coordinator.plan
-    anew = replace(cohort)
-    anew.__post_init__()  # which counts
+    anew = cohort.counted()
     assert (cohort.live, cohort.totals, cohort.granted) == (anew.live, anew.totals, anew.granted)
     assert all(state.queued == sum(chunk.steps for chunk in state.queue) for state in cohort.ranks)
     assert all(cohort.oldest <= cohort.last_heard[rank].seen for rank in cohort.live)

@@ -11,6 +11,7 @@ import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from math import inf
 
 from bench.results.analysis.stream import RunRecords
@@ -234,7 +235,7 @@ def _as_earlier(row: FaultRow) -> FaultRow:
 
 
 def _past(past: Iterable[PastFault], since: float) -> list[FaultRow]:
-    return [FaultRow(**vars(fault) | {"seconds": since + fault.seconds, "earlier": True}) for fault in past]
+    return [FaultRow(**asdict(fault) | {"seconds": since + fault.seconds, "earlier": True}) for fault in past]
 
 
 def _kind(event: Failed | Lost) -> str:

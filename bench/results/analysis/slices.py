@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddp.core.messages.events import Slice
-from ddp.process.codec import MeasuredSlice
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -38,7 +37,7 @@ class Slices:
     bytes: NDArray[np.int64]
 
     @staticmethod
-    def of(slices: Sequence[Slice | MeasuredSlice]) -> Slices:
+    def of(slices: Sequence[Slice]) -> Slices:
         """Return `slices` as columns."""
         names, codes = numbered([each.kind for each in slices])
         start = np.array([each.at for each in slices], np.float64)

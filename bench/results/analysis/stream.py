@@ -37,7 +37,7 @@ from ddp.core.messages.events import (
 )
 from ddp.core.messages.join_events import Joined, Joining
 from ddp.core.samples.spans import measure
-from ddp.process.codec import MeasuredSlice, Record
+from ddp.process.codec import Record
 
 HIDDEN = "hidden"
 """Kind of a slice that another thread recorded concurrently with training."""
@@ -134,7 +134,7 @@ class SplitRecords(NamedTuple):
     """The first recorded time."""
 
     @staticmethod
-    def of(events: list[Record], slices: Sequence[Slice | MeasuredSlice], began: float | None) -> SplitRecords:
+    def of(events: list[Record], slices: Sequence[Slice], began: float | None) -> SplitRecords:
         """Return the records with slices as columns."""
         return SplitRecords(events, Slices.of(slices), np.array([each.seconds for each in slices], np.float64), began)
 

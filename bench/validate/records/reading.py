@@ -47,7 +47,7 @@ from ddp.core.messages.join_events import Joined, Joining
 from ddp.core.messages.run_bounds import RunEnd, RunHeader
 from ddp.core.settings.faults import LOSING
 from ddp.process import codec
-from ddp.process.codec import MeasuredSlice, Record
+from ddp.process.codec import Record
 
 WANTED: tuple[type[Any], ...] = (
     *(Ready, Progress, Snapshot, Averaged, Evaluated, RoundClosed, Finished, Trained, Resumed, Saved),
@@ -152,7 +152,7 @@ def _read(path: Path, written: int, seal: Seal | None) -> Reading:
 class _Every:
     """All records of a run in the order recorded; slices are kept apart."""
 
-    slices: list[Slice | MeasuredSlice] = field(default_factory=list)
+    slices: list[Slice] = field(default_factory=list)
     since: int = 0
     """Number of slices before the last resumption."""
     events: list[Record] = field(default_factory=list)

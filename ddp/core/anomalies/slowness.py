@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean, median_low
 from typing import Any
 
@@ -20,7 +20,6 @@ from ddp.core.messages.commands import Drop, Plan
 from ddp.core.messages.event_parts import WorkSeconds
 from ddp.core.messages.events import Averaged, Progress, Ready, Resumed
 from ddp.core.messages.join_events import Joined
-from ddp.core.values.frozen import replace
 
 SLOW, SOUND = 1.3, 1.15
 """A window is slow if its samples take this multiple of the time before, and sound if they take at most this multiple; so

@@ -40,7 +40,7 @@ def correct(
         low, high = min(low, start), max(high, start)
     if low == recent.low and high == recent.high:
         return cohort, tuple(orders)
-    return replace(cohort, recent=recent._replace(low=low, high=high)), tuple(orders)
+    return replace(cohort, recent=replace(recent, low=low, high=high)), tuple(orders)
 
 
 def _correct(cohort: CoordinatorState, plan: Plan, rank: int, off: float) -> tuple[CoordinatorState, Pace]:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from ddp.core.values.frozen import value
 
 
-@value(frozen=True, slots=True)
+@value(frozen=True)
 class Report:
     """One average as guards see it."""
 
@@ -23,7 +23,7 @@ class Report:
 KINDS = ("stable", "suppress", "nudge")
 
 
-@value(frozen=True, slots=True)
+@value(frozen=True)
 class GuardDecision:
     """`stable`, `suppress` (windows must not grow) or `nudge` (they shrink to `factor`), and the numbers behind it."""
 

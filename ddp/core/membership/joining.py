@@ -6,6 +6,8 @@ Owns when a rank is restarted and when it joins. Backends send and load the stat
 
 from __future__ import annotations
 
+import dataclasses
+
 from ddp.core.errors import ProtocolError
 from ddp.core.messages.commands import Abort, Command, Drop, Leave, Restart
 from ddp.core.messages.events import Event, Failed, Lost, Ready
@@ -35,9 +37,9 @@ def ready(cohort: CoordinatorState, event: Ready) -> Reaction:
         return cohort, (Abort("failed", reason),)
     cohort = replace(cohort, digest=event.digest)
     if not cohort.world.samples:
-        cohort = replace(cohort, world=replace(cohort.world, samples=event.samples))
+        cohort = replace(cohort, world=dataclasses.replace(cohort.world, samples=event.samples))
     if event.least > cohort.world.least:
-        cohort = replace(cohort, world=replace(cohort.world, least=event.least))
+        cohort = replace(cohort, world=dataclasses.replace(cohort.world, least=event.least))
     if any(ledger.samples != event.samples for ledger in cohort.ledgers):
         reason = f"the checkpoint is of {cohort.ledgers[0].samples} training samples, there are {event.samples} now"
         return cohort, (Abort("failed", reason),)

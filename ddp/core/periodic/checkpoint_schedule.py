@@ -7,6 +7,7 @@ of the last checkpoint are written, so several may be in the making, each with i
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from ddp.core.messages.commands import Apply, CoordinatorCheckpoint, Plan, Publish, Save
@@ -50,7 +51,7 @@ def hasten(cohort: CoordinatorState, at: float) -> CoordinatorState:
     """Have a checkpoint made at the next average, as the run is about to end. Does nothing if checkpoints are off."""
     settings = hastened(cohort.world.checkpoints)
     ending = (at, cohort.samples) if settings is not None and settings.every else None
-    return replace(cohort, world=replace(cohort.world, checkpoints=settings), ending=ending)
+    return replace(cohort, world=dataclasses.replace(cohort.world, checkpoints=settings), ending=ending)
 
 
 def hastened(settings: Checkpointing | None) -> Checkpointing | None:
@@ -139,7 +140,7 @@ def _checkpoint(cohort: CoordinatorState, plan: Plan | None, policy_state: Any) 
 
 def reopen(world: World, ranks: Row[RankState], saved: CoordinatorCheckpoint) -> CoordinatorState:
     """Return the state that resumes from a checkpoint: no grants, and all samples outside its model are free."""
-    return CoordinatorState(
+    return CoordinatorState.start(
         world,
         ranks,
         ledgers=saved.ledgers,

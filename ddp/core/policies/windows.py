@@ -13,7 +13,7 @@ from ddp.core.guard import GUARDS, Report
 from ddp.core.messages.commands import Plan
 from ddp.core.messages.events import GuardVerdict, PolicyEvent, RoundClosed
 from ddp.core.settings.world import World
-from ddp.core.values.frozen import replace
+from ddp.core.values.frozen import replace, value
 from ddp.core.window_sizes import controller as elche
 from ddp.core.window_sizes.controller import LARGEST, ElChe, ElCheSettings
 
@@ -24,7 +24,7 @@ REARM = 5
 """Consecutive stable verdicts after which windows may grow again."""
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class WindowState:
     """State of a policy with windows."""
 

@@ -69,7 +69,7 @@ class Ledger:
             (start, stop), *rest = self.returned
             cut = min(stop, start + steps * batch)
             left = ((cut, stop), *rest) if cut < stop else tuple(rest)
-            return Ledger(self.epoch, self.samples, self.pools, left, self.merged), (start, cut)
+            return replace(self, returned=left), (start, cut)
         own = 0 if len(self.pools) == 1 else rank
         start, stop = self.pools[own] if own < len(self.pools) else (0, 0)
         if start < stop:
@@ -83,7 +83,7 @@ class Ledger:
 
     def _with_pool(self, index: int, span: Span) -> Ledger:
         pools = (*self.pools[:index], span, *self.pools[index + 1 :]) if len(self.pools) > 1 else (span,)
-        return Ledger(self.epoch, self.samples, pools, self.returned, self.merged)
+        return replace(self, pools=pools)
 
     def give_back(self, spans: Spans) -> Ledger:
         """Free spans that a lost rank had not brought into the model."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import NamedTuple
 
-from ddp.core.values.frozen import value
+from ddp.core.values.frozen import replace, value
 
 Span = tuple[int, int]
 """Half-open interval [start, stop) of positions in an epoch's permutation."""
@@ -141,5 +141,4 @@ class Chunk:
     def advance(self, steps: int) -> Chunk:
         """Return the chunk after `steps` more steps."""
         assert 0 <= steps <= self.steps, f"{steps} steps reported, {self.steps} left of {self}"
-        done = self.done + steps
-        return Chunk(self.epoch, self.start, self.stop, self.batch, self.part, self.parts, done, self.least)
+        return replace(self, done=self.done + steps)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import takewhile
 from typing import Any
 
@@ -20,11 +20,11 @@ from ddp.core.state.rank_draft import RankDraft
 from ddp.core.state.rank_state import Coming, LastHeard, Owed, RankState
 from ddp.core.state.round_state import Round
 from ddp.core.state.totals import NONE, Totals, counted
-from ddp.core.values.frozen import replace
+from ddp.core.values.frozen import replace, value
 from ddp.core.values.persistent import NOBODY, RankSet, Row
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class Mark:
     """A point in the run at which a checkpoint was made."""
 
@@ -34,7 +34,7 @@ class Mark:
     """Epochs complete, and averages, since the start of the run."""
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class Saving:
     """A checkpoint in the making."""
 
@@ -50,7 +50,7 @@ class Saving:
     """Digests of the ranks' models; with several nobody may go on from it."""
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class Raised:
     """A rank was lost because it raised; `round` was the next round to open."""
 
@@ -60,7 +60,7 @@ class Raised:
     generation: int
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class CoordinatorState:
     """All ranks, and the work of the epochs in progress."""
 
@@ -140,19 +140,18 @@ class CoordinatorState:
     """Lower bound of the times at which live ranks were last heard."""
     recent: Recent = NOT_YET
 
-    def __post_init__(self) -> None:
+    @staticmethod
+    def start(world: World, ranks: Row[RankState], **known: Any) -> CoordinatorState:
+        """Return the state before the first event. `known`: fields that a checkpoint gives."""
+        return replace(CoordinatorState(world, ranks, **known).counted(), takers=RankSet.below(len(ranks)))
+
+    def counted(self) -> CoordinatorState:
+        """Return the state with what is derived from those of the ranks alone, counted anew."""
         granted: dict[int, int] = {}
         for chunk in (chunk for state in self.ranks for chunk in state.queue):
             granted[chunk.epoch] = granted.get(chunk.epoch, 0) + chunk.steps
         live = tuple(rank for rank, state in enumerate(self.ranks) if state.alive)
-        derived = {
-            "live": live,
-            "totals": counted(self.ranks, self.window, self.milestones),
-            "granted": granted,
-            "takers": self.everyone,
-        }
-        for name, value in derived.items():
-            object.__setattr__(self, name, value)
+        return replace(self, live=live, totals=counted(self.ranks, self.window, self.milestones), granted=granted)
 
     @property
     def current(self) -> Round:
@@ -167,7 +166,7 @@ class CoordinatorState:
     def heard(self, at: float) -> CoordinatorState:
         """Return the state in which every timeout is measured from `at`."""
         current = None if self.round is None else replace(self.round, since=at)
-        heard = self.last_heard.map(lambda heard: heard._replace(seen=at))
+        heard = self.last_heard.map(lambda heard: replace(heard, seen=at))
         return replace(self, moved=at, round=current, last_heard=heard, oldest=at)
 
     def seen(self, ranks: Iterable[int], at: float, **changes: Any) -> CoordinatorState:

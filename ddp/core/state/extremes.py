@@ -6,7 +6,6 @@ Owns these values. `ddp.core.grants.allowance`, `pacing` and `ending` know when 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 from ddp.core.values.frozen import replace, value
 from ddp.core.values.persistent import NOBODY, RankSet, Row
@@ -49,7 +48,8 @@ class EndParts:
     """Ranks that have their whole part. They are no `takers`."""
 
 
-class Recent(NamedTuple):
+@value(frozen=True)
+class Recent:
     """Ranks that reported work at the latest time, and the range of the samples-seen counts that they train with."""
 
     at: float = 0.0

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import repeat
-from typing import NamedTuple
 
 from ddp.core.state.rank_state import RankState
+from ddp.core.values.frozen import value
 
 LANE = 40
 """Bits per count in `Totals`."""
@@ -22,7 +22,8 @@ ONE_UNREADY, ONE_UNFINISHED, ONE_ORDERED, ONE_TRAINED, ONE_WORKING, ONE_SHORT, O
 """The value of 1 in each count."""
 
 
-class Totals(NamedTuple):
+@value(frozen=True)
+class Totals:
     """Number of live ranks in each condition: all counts in one integer, as every event changes some of them."""
 
     bits: int = 0

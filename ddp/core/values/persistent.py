@@ -54,12 +54,10 @@ class Row(Generic[T]):
         new, shift, low = Row.__new__(Row), self._shift, (1 << self._shift) - 1
         new._size, new._shift = self._size, shift
         new._blocks = blocks = self._blocks[:]
-        copied = set[int]()
+        for index in {rank >> shift for rank in values}:
+            blocks[index] = blocks[index][:]
         for rank, value in values.items():
-            if (index := rank >> shift) not in copied:
-                copied.add(index)
-                blocks[index] = blocks[index][:]
-            blocks[index][rank & low] = value
+            blocks[rank >> shift][rank & low] = value
         return new
 
     def map(self, change: Callable[[T], T]) -> Row[T]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from ddp.core.messages.events import RoundClosed
-from ddp.core.values.frozen import replace
+from ddp.core.values.frozen import replace, value
 from ddp.core.window_sizes.allocation import allocate, rate
 from ddp.core.window_sizes.speeds import SMOOTHINGS, Speed, follow
 
@@ -102,7 +102,7 @@ def _ratios(name: str, given: tuple[float, ...] | None) -> tuple[float, ...] | N
     return tuple(float(x) for x in given)
 
 
-@dataclass(frozen=True)
+@value(frozen=True)
 class ElChe:
     """State of the controller. Tuples are by rank."""
 
@@ -143,7 +143,7 @@ class ElChe:
     @property
     def live(self) -> tuple[int, ...]:
         """Ranks that are not lost."""
-        return tuple(sorted(set(range(len(self.speeds))).difference(self.gone)))
+        return tuple([rank for rank in range(len(self.speeds)) if rank not in self.gone])
 
     @property
     def known(self) -> tuple[float, ...]:

@@ -22,7 +22,7 @@ TRUST = 5
 """Number of samples in the trust window, and of missed windows after which a speed is forgotten."""
 
 
-@value(frozen=True, slots=True)
+@value(frozen=True)
 class Speed:
     """The measured speed of a rank."""
 

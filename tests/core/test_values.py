@@ -1,0 +1,104 @@
+"""Values: frozen, copied with changes, and usable by the functions of `dataclasses`."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from dataclasses import FrozenInstanceError, asdict, dataclass, field, fields, is_dataclass
+from dataclasses import replace as replace_dataclass
+from typing import get_args
+
+import pytest
+
+from ddp.core.messages.commands import Command
+from ddp.core.messages.events import Event, Progress
+from ddp.core.state.coordinator_state import CoordinatorState
+from ddp.core.values.frozen import replace, value
+
+
+@value(frozen=True)
+class Base:
+    """A value with a field that others inherit."""
+
+    at: float
+
+
+@value(frozen=True)
+class Point(Base):
+    """A value with fields of all kinds, a property and a method."""
+
+    x: int
+    y: int = 2
+    trail: tuple[int, ...] = ()
+
+    @property
+    def both(self) -> int:
+        """Return the sum."""
+        return self.x + self.y
+
+    def moved(self) -> Point:
+        """Return the point one further."""
+        return replace(self, x=self.x + 1)
+
+
+@value(frozen=True)
+class Listed:
+    """A value with a default that is made anew."""
+
+    names: list[str] = field(default_factory=lambda: ["first"])
+
+
+@dataclass(frozen=True)
+class Twin:
+    """`Point` as a dataclass."""
+
+    at: float
+    x: int
+    y: int = 2
+    trail: tuple[int, ...] = ()
+
+
+def test_a_value_cannot_be_changed() -> None:
+    with pytest.raises((AttributeError, FrozenInstanceError)):
+        Point(0.0, 1).x = 2  # type: ignore[misc]
+
+
+def test_a_copy_has_the_changes_and_no_others() -> None:
+    point = Point(0.5, 1, trail=(3,))
+    assert point.moved() == Point(0.5, 2, 2, (3,))
+    assert (point.x, point.moved().both) == (1, 4)
+    with pytest.raises(TypeError):
+        replace(point, z=1)  # type: ignore[call-arg]
+
+
+def test_it_is_equal_hashed_copied_and_pickled_by_its_fields() -> None:
+    point = Point(0.5, 1)
+    assert point == Point(0.5, 1) != Point(0.5, 2)
+    assert hash(point) == hash(Point(0.5, 1))
+    assert copy.deepcopy(point) == pickle.loads(pickle.dumps(point)) == point
+    assert repr(point) == "Point(at=0.5, x=1, y=2, trail=())"
+
+
+def test_the_functions_of_dataclasses_see_it_as_they_see_a_dataclass() -> None:
+    point = Point(0.5, 1)
+    assert [(f.name, f.type, f.default) for f in fields(Point)] == [(f.name, f.type, f.default) for f in fields(Twin)]
+    assert asdict(point) == asdict(Twin(0.5, 1))
+    assert replace_dataclass(point, y=5) == Point(0.5, 1, 5)
+
+
+def test_a_default_that_is_made_anew_is_nobody_elses() -> None:
+    Listed().names.append("second")
+    assert Listed().names == ["first"]
+    assert fields(Listed)[0].default_factory() == ["first"]  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "kind", [*get_args(Event), *get_args(Command), CoordinatorState], ids=lambda kind: kind.__name__
+)
+def test_all_that_the_coordinator_reads_keeps_and_orders_is_frozen(kind: type) -> None:
+    assert is_dataclass(kind)
+    assert kind.__struct_config__.frozen  # type: ignore[attr-defined]
+
+
+def test_a_message_keeps_its_fields_in_their_order() -> None:
+    assert [each.name for each in fields(Progress)][:5] == ["at", "rank", "epoch", "steps", "samples"]
