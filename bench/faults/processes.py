@@ -50,8 +50,8 @@ BATCH, DEADLINE_S = 8, 4.0
 EPOCHS, SHORT = 16, 6
 """Epochs of a run in which a rank should return, and of any other run."""
 LIMIT_S, LOOK_S = 300, 0.02
-LATER = 60
-"""Steps of a rank after which checkpoints exist to resume from."""
+LATER, LAST = 60, 90
+"""Steps of a rank after which a checkpoint exists to resume from, and another before it, also if one rank was lost."""
 FAULTS = injected(PAUSE_S, SLOW) | {
     "corrupt checkpoint": ("raise", 0.0),
     "coordinator killed": ("coordinator", 0.0),
@@ -87,7 +87,7 @@ def job_of(cell: FaultCell, size: int, folder: Path) -> Job:
     """Return the job of a cell, and make its scratch folder."""
     mode, (kind, value) = MODES[cell.mode], FAULTS[cell.kind]
     phase, after = cell.phase, 0
-    later = LATER * (size if mode.one_rank else 1)  # the same number of epochs
+    later = (LAST if cell.kind == "corrupt checkpoint" else LATER) * (size if mode.one_rank else 1)
     if _kills_all(cell):
         after = 0 if phase in ("start", "first window", "end") else later
     if cell.kind == "corrupt checkpoint":
