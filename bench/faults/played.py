@@ -37,11 +37,11 @@ def play_missing(places: Iterable[Place], world: str, store: ResultStore, play: 
 def results(play: Player, todo: Sequence[Place], jobs: int) -> Generator[FaultResult, None, None]:
     """Yield the results of cells, as soon as each is there. Raises OutOfResources if a process that plays is killed."""
     if jobs == 1:
-        yield from (play(*place) for place in todo)
+        yield from (_named(play, *place) for place in todo)
         return
     with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
         try:
-            for future in as_completed([pool.submit(play, *place) for place in todo]):
+            for future in as_completed([pool.submit(_named, play, *place) for place in todo]):
                 yield future.result()
         except BrokenProcessPool:
             why = "a process that played combinations was killed; run this again, perhaps with fewer --jobs"
@@ -52,3 +52,12 @@ def results(play: Player, todo: Sequence[Place], jobs: int) -> Generator[FaultRe
             raise
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _named(play: Player, cell: FaultCell, size: int) -> FaultResult:
+    """Play one cell; note on any error which one it was."""
+    try:
+        return play(cell, size)
+    except Exception as error:
+        error.add_note(f"while {cell} was played on {size} ranks")
+        raise

@@ -12,6 +12,7 @@ from bench.faults import meaning, store
 from bench.faults.meaning import FaultCell, FaultOutcome
 from bench.faults.outcome import FaultResult
 from bench.faults.page import page
+from bench.faults.played import results
 
 FEW = ["faults", "--matrix", "--modes", "nccl_sync", "--kinds", "crash,slow", "--phases", "step,end", "--sizes", "4"]
 
@@ -70,6 +71,18 @@ def test_a_matrix_that_is_cut_short_says_that_the_same_command_goes_on(
     assert out.endswith("cut short: the same command plays the rest\n")
     assert dispatch(words) == 0
     assert capsys.readouterr().out.startswith("12 of 1,928 cells played")
+
+
+def _without(cell: FaultCell, size: int) -> FaultResult:
+    raise FileNotFoundError("checkpoint-3")
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_an_unexpected_error_names_its_cell(jobs: int) -> None:
+    cell = FaultCell("crash", "step", "first", "nccl_sync")
+    with pytest.raises(FileNotFoundError, match="checkpoint-3") as caught:
+        list(results(_without, [(cell, 4)], jobs))
+    assert caught.value.__notes__ == [f"while {cell} was played on 4 ranks"]
 
 
 def test_what_is_not_as_documented_is_the_exit_code(

@@ -69,7 +69,7 @@ def test_a_checkpoint_is_corrupted_that_lacks_the_rank(monkeypatch: pytest.Monke
     assert (result.outcome, result.missing) == (FaultOutcome.RESUMED, 0)
 
 
-def test_a_fault_that_did_not_happen_is_found_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_fault_that_did_not_happen_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     real = processes.job_of
 
     def spared(cell: FaultCell, size: int, folder: Path) -> Job:
