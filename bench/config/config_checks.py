@@ -219,7 +219,7 @@ def links_of(config: Config, world_size: int) -> list[str] | None:
     """Return the emulated links in their text form, or None without any. Raise ValueError for links that cannot be
     emulated."""
     words, mode = config.cluster.links, config.mode
-    if words is None or words == [] or world_size == 1:
+    if words is None or words == []:
         return None
     if not isinstance(words, str | list):
         raise ValueError(f"cluster.links={words!r} must be a link or a list of them; such as {FORM}")

@@ -12,7 +12,7 @@ from functools import cache
 
 from ddp.comm.transports.emulated import sleep_until
 from ddp.core.messages.commands import Apply, RankCommand
-from ddp.core.messages.events import Event, Lost, RankEvent, Snapshot, Tick
+from ddp.core.messages.events import Alive, Event, Lost, RankEvent, Snapshot, Tick
 from ddp.core.network.link_costs import FROM, TO, Deliveries
 from ddp.core.network.links import Links
 from ddp.engine.ranks import Ranks
@@ -47,6 +47,7 @@ class DelayedRanks:
         """Restart a rank that was dropped; discard messages in flight to or from its old process."""
         self._held = [entry for entry in self._held if entry[2].rank != rank]
         heapq.heapify(self._held)
+        self._deliveries.forget(rank)
         self._ranks.restart(rank, life)
 
     def events(self, timeout_s: float) -> list[Event]:
@@ -87,5 +88,12 @@ class DelayedRanks:
         away_s = tick.away_s if tick.away_s > timeout_s else 0.0
         if tick.at - self._ticked < timeout_s and not away_s:
             return []
-        self._ticked = tick.at
-        return [Tick(tick.at, away_s)]
+        since, self._ticked = self._ticked, tick.at
+        return [*self._under_way(since, tick.at), Tick(tick.at, away_s)]
+
+    def _under_way(self, since: float, at: float) -> list[Event]:
+        """Return a sign of life of each rank with a message under way that was sent before `since`: it may take longer than a
+        deadline."""
+        messages = [entry[2] for entry in self._held if not isinstance(entry[2], RankCommand)]
+        lost = {message.rank for message in messages if isinstance(message, Lost)}
+        return [Alive(at, rank) for rank in sorted({each.rank for each in messages if each.at < since} - lost)]

@@ -210,6 +210,8 @@ class Simulation:
             case Drop():
                 self._crew.end(output.rank)
             case Restart():
+                if self._deliveries is not None:
+                    self._deliveries.forget(output.rank)
                 self._crew.restart(output.rank, output.life)
 
     def _order(self, orders: list[Any]) -> None:

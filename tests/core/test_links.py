@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -106,6 +107,37 @@ def test_the_mean_of_jitter_is_nothing_and_losses_are_as_often_as_set() -> None:
     assert max(calm) > 0.039
 
 
+@pytest.mark.parametrize(("loss", "width"), [(0.01, 4), (0.1, 4), (0.5, 1), (0.5, 4)])
+def test_what_is_sent_again_may_be_lost_again(loss: float, width: int) -> None:
+    """Of a round, the message that is lost most often counts."""
+    dice = np.random.default_rng(0)
+    unluckiest = (dice.geometric(1 - loss, (100_000, width)) - 1).max(axis=1).mean()
+    each, members = RankLink(0.01, 1e9, loss=loss), tuple(range(width if width > 1 else 2))
+    if width == 1:
+        sent = Deliveries(one(each))
+        taken = [sent.due(1, 0, TO, 1000.0 * k) - 1000.0 * k for k in range(4000)]
+        rounds = 1
+    else:
+        taken = [collective_s(one(each), members, 0, k) for k in range(4000)]
+        rounds = 2 * (width - 1)
+    mean = rounds * (0.01 + unluckiest * each.again_s)
+    assert sum(taken) / len(taken) == pytest.approx(mean, rel=0.03)
+    if width > 1:
+        assert collective_s(one(each), members, 0, None) <= min(taken)
+
+
+def test_a_restarted_rank_does_not_wait_for_what_its_old_process_sent() -> None:
+    sent = Deliveries(one(RankLink(0.001, 1e5)))
+    assert sent.due(1, 10**6, TO, 0.0) > 10
+    sent.forget(1)
+    assert sent.due(1, 0, TO, 1.0) == pytest.approx(1.001)
+
+
+def test_there_is_one_algorithm() -> None:
+    with pytest.raises(ValueError, match="one algorithm: tree or ring"):
+        parse(["ib", "tree", "ring"])
+
+
 def test_a_ring_through_two_islands_waits_for_the_link_between_them() -> None:
     links = parse(["ib", "0-3+4-7:wan_1g_30ms"], 8)
     assert links is not None
@@ -142,6 +174,9 @@ def test_what_is_written_is_read(name: str) -> None:
         ("3-1:ib", "ends before it begins"),
         ("a+b:ib", "group of ranks"),
         ("30ms/1gbit/loss90%", "loss must be"),
+        ("30ms/5ms/1gbit", "second latency"),
+        ("30ms/1gbit/2gbit", "second bandwidth"),
+        (f"0-{'9' * 5000}:ib", "group of ranks"),
     ],
 )
 def test_mistakes_say_what_can_be_written(word: str, remedy: str) -> None:

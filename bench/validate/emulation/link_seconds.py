@@ -1,7 +1,8 @@
 """Seconds that a collective needs over emulated links. Shares no code with the engine. Pure.
 
 A round lasts as long as its slowest message. A shared link carries the messages of a round one after the other. Of n
-messages at once, the one that is latest by jitter counts, and each is lost with the probability of its link.
+messages at once, the one that is latest by jitter counts, and the one that is lost most often. A message that is sent
+again is lost with the same probability.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import NamedTuple
 
 from bench.validate.emulation.link_words import WrittenLink, WrittenLinks
 
+REPEATS = 64
+"""More often no message is lost: its chance is at most 1 in 2."""
 ROUNDED = 1e-9
 """Rounding of an expected number of losses."""
 Pairs = list[tuple[int, int]]
@@ -54,10 +57,10 @@ def _all_reduce(links: WrittenLinks, ranks: tuple[int, ...], size: int, part: fl
 def _messages(link: WrittenLink, rounds: float, width: int, size: float) -> Needed:
     """Return the seconds of `rounds` rounds of `width` messages of `size` bytes at once over a link.
 
-    As many rounds lose a message as are expected to, rounded up or down at random.
+    Messages are sent again as often as expected, rounded up or down at random.
     """
     moved = rounds * (link.latency + size * (width if link.shared else 1) / link.rate)
-    lost = rounds * (1 - (1 - link.loss) ** width)
+    lost = rounds * sum(1 - (1 - link.loss**again) ** width for again in range(1, REPEATS))
     late, spread = (width - 1) / (width + 1), 4 * width / ((width + 1) ** 2 * (width + 2))
     return Needed(
         moved - rounds * link.jitter + max(floor(lost - ROUNDED), 0) * link.again,

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ddp.comm.transports.base import MAX, SUM, ExchangeBroken, ShardRange, Transport, Wait
 from ddp.core.errors import LinksRefused
-from ddp.core.network.link_costs import collective_s
+from ddp.core.network.link_costs import collective_s, used
 from ddp.core.network.links import Links
 from ddp.process.clock import core_wait, now
 
@@ -65,22 +65,24 @@ class EmulatedTransport:
         self._members: tuple[int, ...] = ()
         self._number = 0
         self._free = 0.0
-        """When the links have carried all that was started to be gathered."""
-        self._probed = inner.config.life > 0  # a restarted rank: the others have measured, and would not take part
+        """When the links have carried all that was started."""
+        self._probed = [0.0] * len(links.rules)
+        """By rule: 1 if a group whose collectives use it was measured."""
 
     def empty(self, name: str, elements: int, dtype: torch.dtype) -> Tensor:
         """Allocate as the other transport does."""
         return self._inner.empty(name, elements, dtype)
 
     def join(self, members: Sequence[int], generation: int, lives: Sequence[int] = ()) -> None:
-        """Form the group; the first one is measured. Raises LinksRefused for links that are faster than the transport."""
+        """Form the group; measure it if it is the first that uses a link. Raises LinksRefused for links that are faster than
+        the transport."""
         self._members = tuple(members)
         self._number = generation << 32
         self._free = 0.0
         self._inner.join(members, generation, lives)
-        if not self._probed:
+        if rules := used(self._links, self._members):
             with suppress(ExchangeBroken):  # the first collective will raise it again
-                self._probe()
+                self._probe(rules)
 
     def all_reduce(self, tensor: Tensor, op: str = SUM) -> None:
         """Reduce, and return when the links would be done. Raises ExchangeBroken."""
@@ -120,12 +122,13 @@ class EmulatedTransport:
 
     def _emulated(self, act: Callable[[], None], size: int, part: float) -> None:
         own, queued = self._slowness(), core_wait()
-        arrival = torch.tensor([now(), own], dtype=torch.float64, device=self.config.device)
+        arrival = torch.tensor([max(now(), self._free), own], dtype=torch.float64, device=self.config.device)
         self._inner.all_reduce(arrival, MAX)  # before the reduction, so that a break leaves the tensor unchanged
         act()
         (last, slowest), needed = arrival.tolist(), self._next(size, part)
         ratio = self._send(last, needed, own)
-        sleep_until(last + needed * slowest)  # the collective ends when the slowest rank has sent
+        self._free = last + needed * slowest  # the collective ends when the slowest rank has sent
+        sleep_until(self._free)
         self._sent(ratio, core_wait() - queued)
 
     def _send(self, arrival: float, needed: float, slowness: float) -> float:
@@ -137,13 +140,19 @@ class EmulatedTransport:
         sleep_until(due)
         return (now() - arrival - (core_wait() - queued)) / needed
 
-    def _probe(self) -> None:
-        """Measure the transport with all ranks. Raises LinksRefused, ExchangeBroken."""
-        self._probed = True
+    def _probe(self, rules: set[int]) -> None:
+        """Measure the transport with all ranks, unless one of them knows that a group with these rules was measured. Raises
+        LinksRefused, ExchangeBroken."""
+        known = torch.tensor(self._probed, dtype=torch.float64, device=self.config.device)
+        self._inner.all_reduce(known, MAX)  # a restarted rank knows nothing
+        self._probed = known.tolist()
+        if all(self._probed[rule] for rule in rules):
+            return
+        self._probed = [float(known or rule in rules) for rule, known in enumerate(self._probed)]
         meeting = 0.0
         for elements in (1, PROBED):
             probe = torch.zeros(elements, dtype=torch.float64, device=self.config.device)
-            planned = collective_s(self._links, self._members, probe.nbytes)
+            planned = collective_s(self._links, self._members, probe.nbytes, None)
             least = min(self._floor(probe) for _ in range(TRIALS))
             for _ in range(MOST_TRIALS - TRIALS):
                 if not 0 < planned < least + (meeting or least):

@@ -15,6 +15,8 @@ from typing import NamedTuple
 from ddp.core.network.links import RING, TREE, Links, RankLink
 
 _MASK = (1 << 64) - 1
+LEAST_CHANCE = 1e-12
+"""Chance below which a message is not expected to be sent again."""
 COLLECTIVE, TO, FROM = 0, 1, 2
 """Streams of random draws; TO and FROM are also the directions of messages, to and from the coordinator."""
 
@@ -28,12 +30,15 @@ class LinkRound(NamedTuple):
     messages: tuple[tuple[int, int], ...]
 
 
-def collective_s(links: Links, members: tuple[int, ...], size: int, number: int = 0, part: float = 1.0) -> float:
+def collective_s(links: Links, members: tuple[int, ...], size: int, number: int | None = 0, part: float = 1.0) -> float:
     """Return the seconds of an all-reduce of `size` bytes, from the last arrival to its end. `number`: index of the
-    collective, which seeds jitter and losses. `part`: 0.5 for a reduce-scatter or all-gather."""
+    collective, which seeds jitter and losses; None: with the least of both. `part`: 0.5 for a reduce-scatter or
+    all-gather."""
     total = 0.0
     for place, (times, share, messages) in enumerate(_rounds(links, members)):
-        draw = _uniform(links.seed, COLLECTIVE, number, place), _uniform(links.seed, COLLECTIVE, number, ~place)
+        draw = 0.0, 0.0
+        if number is not None:
+            draw = _uniform(links.seed, COLLECTIVE, number, place), _uniform(links.seed, COLLECTIVE, number, ~place)
         total += max(
             _delay(links.rules[rule].link, times * part, count, draw)
             + times * part * share * size / _rate(links.rules[rule].link, count)
@@ -45,6 +50,11 @@ def collective_s(links: Links, members: tuple[int, ...], size: int, number: int 
 def meeting_s(links: Links, members: tuple[int, ...], size: int, count: float, number: int = 0) -> float:
     """Return the seconds of `count` consecutive collectives with `size` bytes in total."""
     return collective_s(links, members, size, number) + (count - 1) * collective_s(links, members, 0, number)
+
+
+def used(links: Links, members: tuple[int, ...]) -> set[int]:
+    """Return the indices of the rules over whose links an all-reduce goes."""
+    return {rule for each in _rounds(links, members) for rule, _ in each.messages}
 
 
 class Deliveries:
@@ -75,14 +85,30 @@ class Deliveries:
         arrival = self._last[rank, way] = max(arrival, self._last.get((rank, way), arrival))
         return arrival
 
+    def forget(self, rank: int) -> None:
+        """Forget what is in flight to and from a rank whose process has ended. What is on a shared link stays there."""
+        for way in (TO, FROM):
+            self._last.pop((rank, way), None)
+            self._free.pop((rank, way), None)
+
 
 def _delay(link: RankLink, rounds: float, width: int, draw: tuple[float, float]) -> float:
     """Return the latency, jitter and retransmissions of `rounds` rounds of `width` messages, of which the slowest
     counts."""
     spread, shift = (width - 1) / (width + 1), math.sqrt(12 * width / ((width + 1) ** 2 * (width + 2)) * rounds)
     jitter = min(max(rounds * spread + shift * (2 * draw[0] - 1), -rounds), rounds) * link.jitter_s
-    struck = int(rounds * (1 - (1 - link.loss) ** width) + draw[1])
+    struck = int(rounds * _repeats(link.loss, width) + draw[1])
     return rounds * link.latency_s + jitter + struck * link.again_s
+
+
+@lru_cache(maxsize=1024)
+def _repeats(loss: float, width: int) -> float:
+    """Return the expected number of times that the unluckiest of `width` messages is sent again."""
+    expected, chance = 0.0, loss
+    while chance > LEAST_CHANCE:
+        expected += 1 - (1 - chance) ** width
+        chance *= loss
+    return expected
 
 
 def _rate(link: RankLink, messages: int) -> float:

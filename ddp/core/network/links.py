@@ -133,7 +133,7 @@ class Links:
 
 _NUMBER = r"(\d+(?:\.\d+)?(?:e-?\d+)?)"
 _TIME, _RATE = re.compile(rf"(jitter)?{_NUMBER}(us|ms|s)"), re.compile(rf"{_NUMBER}(k|m|g)bit")
-_LOSS, _RANGES = re.compile(rf"loss{_NUMBER}%"), re.compile(r"\d+(-\d+)?(_\d+(-\d+)?)*")
+_LOSS, _RANGES = re.compile(rf"loss{_NUMBER}%"), re.compile(r"\d{1,6}(-\d{1,6})?(_\d{1,6}(-\d{1,6})?)*")
 _SECONDS, _BITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}, {"k": 1e3, "m": 1e6, "g": 1e9}
 FORM = "[RANKS+RANKS:]LATENCY/BANDWIDTH, such as wan_1g_30ms, 30ms/1gbit/jitter5ms/loss0.1%/shared or 0-3+4-7:ib"
 
@@ -146,15 +146,18 @@ def link(text: str) -> RankLink:
     given: dict[str, float | bool] = {}
     for part in rest if known is not None else [first, *rest]:
         if time := _TIME.fullmatch(part):
-            given["jitter_s" if time[1] else "latency_s"] = float(time[2]) * _SECONDS[time[3]]
+            name, value = "jitter_s" if time[1] else "latency_s", float(time[2]) * _SECONDS[time[3]]
         elif rate := _RATE.fullmatch(part):
-            given["bandwidth"] = float(rate[1]) * _BITS[rate[2]] / 8
+            name, value = "bandwidth", float(rate[1]) * _BITS[rate[2]] / 8
         elif loss := _LOSS.fullmatch(part):
-            given["loss"] = float(loss[1]) / 100
+            name, value = "loss", float(loss[1]) / 100
         elif part == "shared":
-            given["shared"] = True
+            name, value = "shared", True
         else:
             raise ValueError(f"link {text!r}: {part!r} is none of {', '.join(PRESETS)}, and not of the form {FORM}")
+        if name in given:
+            raise ValueError(f"link {text!r}: {part!r} is its second {name.removesuffix('_s')}; the form is {FORM}")
+        given[name] = value
     if known is not None:
         return replace(known, **given)  # type: ignore[arg-type]  # by name
     if not {"latency_s", "bandwidth"} <= given.keys():
@@ -166,9 +169,11 @@ def parse(words: str | Sequence[str], size: int | None = None, seed: int = 0) ->
     """Parse the links of a run of `size` ranks (None: any number): rules, of which later ones override earlier ones, and an
     algorithm. Return None if there are no rules. Raises ValueError."""
     rules: list[LinkRule] = []
-    algorithm = RING
+    algorithm = ""
     for word in map(str, [words] if isinstance(words, str) else words):
         if word in ALGORITHMS:
+            if algorithm not in ("", word):
+                raise ValueError(f"links have one algorithm: {algorithm} or {word}")
             algorithm = word
             continue
         who, _, text = word.rpartition(":")
@@ -177,7 +182,7 @@ def parse(words: str | Sequence[str], size: int | None = None, seed: int = 0) ->
         if size is not None and highest >= size:
             raise ValueError(f"link {word!r} is for rank {highest}, but ranks are 0 to {size - 1}")
         rules.append(LinkRule(groups, link(text)))
-    return Links(tuple(rules), algorithm, seed) if rules else None
+    return Links(tuple(rules), algorithm or RING, seed) if rules else None
 
 
 def _group(text: str, word: str) -> Group:

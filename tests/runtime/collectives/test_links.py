@@ -141,6 +141,53 @@ def test_a_transport_that_is_slow_for_a_moment_is_measured_again() -> None:
         EmulatedTransport(cast(Any, BusyTransport(10_000)), links("2ms/1gbit")).join((0, 1), 0)
 
 
+class ReadyTransport(BusyTransport):
+    """A transport of one rank, which takes no time; `known`: what another rank knows of each rule."""
+
+    def __init__(self, known: float = 0.0) -> None:
+        super().__init__(0)
+        self.known, self.probes = known, 0
+
+    def all_reduce(self, tensor: torch.Tensor, op: str = "sum") -> None:
+        self.probes += tensor.numel() > 2
+        if tensor.numel() == 2 and op == "max" and float(tensor.max()) <= 1:
+            tensor.clamp_(min=self.known)
+
+    def all_gather(self, *of: Any) -> Any:
+        return lambda: None
+
+    reduce_scatter = all_gather
+
+
+def test_the_first_group_that_uses_a_link_is_measured() -> None:
+    """Only the first group was, which may have one rank."""
+    inner = ReadyTransport()
+    transport = EmulatedTransport(cast(Any, inner), links("1ms/1gbit", "0+2:3ms/1gbit"))
+    for members, measured_now in (((0,), False), ((0, 1), True), ((0, 1), False), ((0, 2), True), ((0, 1, 2), False)):
+        before = inner.probes
+        transport.join(members, 0)
+        assert (inner.probes > before) == measured_now, members
+    restarted = ReadyTransport(known=1.0)
+    EmulatedTransport(cast(Any, restarted), links("1ms/1gbit", "0+2:3ms/1gbit")).join((0, 1, 2), 1)
+    assert not restarted.probes
+
+
+def test_a_drawn_loss_makes_no_link_slow_enough() -> None:
+    with pytest.raises(LinksRefused):
+        EmulatedTransport(cast(Any, BusyTransport(10_000)), links("1ms/1gbit/loss20%")).join((0, 1), 0)
+
+
+def test_a_reduction_beside_a_gather_waits_for_the_link() -> None:
+    transport = EmulatedTransport(cast(Any, ReadyTransport()), links("10ms/100mbit"))
+    transport.join((0, 1), 0)
+    block, began = torch.zeros(1 << 17), now()
+    wait = transport.all_gather(block, block[: 1 << 16], ())
+    transport.reduce_scatter(block, ())
+    wait()
+    once = collective_s(links("10ms/100mbit"), (0, 1), block.nbytes, part=0.5)
+    assert now() - began >= 2 * once
+
+
 class Script:
     """Ranks that have sent what they have, and note what they get."""
 
@@ -178,6 +225,19 @@ def test_messages_come_late_and_in_order() -> None:
     assert [order.rank for _, order in script.orders] == [0, 1, 1]
     assert script.orders[-1][0] - sent >= 0.03
     assert isinstance(script.orders[1][1], Apply), "in order, though the second weighs nothing"
+
+
+def test_a_rank_whose_message_is_under_way_is_alive() -> None:
+    """It was given up after the deadline: signs of life queue behind a snapshot."""
+    script = Script([Snapshot(now(), 1, 0, 1, 8)])
+    ranks = DelayedRanks(script, links("1ms/1mbit"), lambda rank: 40_000)  # such a snapshot takes 0.32 s
+    seen: list[Event] = []
+    while not any(isinstance(event, Snapshot) for event in seen):
+        seen += ranks.events(0.05)
+    alive = [event.at for event in seen if isinstance(event, Alive)]
+    assert len(alive) > 2
+    assert alive == sorted(alive)
+    assert not [event for event in ranks.events(0.0) if isinstance(event, Alive)]
 
 
 def test_a_rank_answers_through_links_after_the_wire(play: Play, in_process: None) -> None:
