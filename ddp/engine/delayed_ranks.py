@@ -92,8 +92,9 @@ class DelayedRanks:
         return [*self._under_way(since, tick.at), Tick(tick.at, away_s)]
 
     def _under_way(self, since: float, at: float) -> list[Event]:
-        """Return a sign of life of each rank with a message under way that was sent before `since`: it may take longer than a
-        deadline."""
+        """Return a sign of life of each rank with a message under way that was sent before `since`.
+
+        It may take longer than a deadline."""
         messages = [entry[2] for entry in self._held if not isinstance(entry[2], RankCommand)]
         lost = {message.rank for message in messages if isinstance(message, Lost)}
         return [Alive(at, rank) for rank in sorted({each.rank for each in messages if each.at < since} - lost)]

@@ -20,7 +20,7 @@ from ddp.core.errors import OutOfResources
 from ddp.core.messages.event_parts import WorkSeconds
 from ddp.core.messages.measurements import Memory, Slice
 from ddp.process.clock import core_pace, core_wait, now
-from ddp.process.codec import encode
+from ddp.process.codec import encode_slices
 from ddp.process.resource_errors import shortage
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ class Meter:
         if os.getpid() != self._process:
             return
         rank, self._written = self.rank, now()
-        lines = b"".join(encode(each) + b"\n" for each in (*self._slices, *self._hidden))
+        lines = encode_slices([*self._slices, *self._hidden])
         if (resident := _resident()) is not None:
             used = (self._written, rank, resident, process_time(), self._on_device())
             lines += b'{"type":"Memory","at":%r,"rank":%d,"rss_bytes":%d,"cpu_s":%r%b}\n' % used

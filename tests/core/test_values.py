@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import copy
 import pickle
+import pprint
 from dataclasses import FrozenInstanceError, asdict, dataclass, field, fields, is_dataclass
 from dataclasses import replace as replace_dataclass
 from typing import get_args
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ddp.core.messages.commands import Command
-from ddp.core.messages.events import Event, Progress
+from ddp.core.messages.events import Event, Progress, Slice
 from ddp.core.state.coordinator_state import CoordinatorState
 from ddp.core.values.frozen import replace, value
+from ddp.process.codec import encode, encode_slices
 
 
 @value(frozen=True)
@@ -90,6 +94,41 @@ def test_a_default_that_is_made_anew_is_nobody_elses() -> None:
     Listed().names.append("second")
     assert Listed().names == ["first"]
     assert fields(Listed)[0].default_factory() == ["first"]  # type: ignore[misc]
+
+
+class Outer:
+    """A class with a value in it."""
+
+    @value(frozen=True)
+    class Inner:
+        """A value whose fields say more than a default."""
+
+        x: int = field(default=3)
+        y: int = field(default=4, compare=True)
+
+
+def test_a_field_without_a_factory_and_a_nested_class() -> None:
+    assert pickle.loads(pickle.dumps(Outer.Inner())) == Outer.Inner(3, 4)
+
+
+def test_a_field_of_an_inheriting_value_is_refused() -> None:
+    """It was not called: the default was the description of the field."""
+    with pytest.raises(TypeError, match=r"write its defaults without field\(\)"):
+
+        @value(frozen=True)
+        class Child(Base):
+            names: list[str] = field(default_factory=list)
+
+
+def test_a_long_value_is_printed() -> None:
+    """Pytest, too, prints values in its diffs with this."""
+    assert "Point(at=0.5" in pprint.pformat([Point(0.5, 1, trail=tuple(range(40)))], width=20)
+
+
+@given(st.lists(st.builds(Slice, st.floats(0, 9), st.integers(0, 9), st.text(), st.floats(0, 9), st.integers(0, 9))))
+def test_many_slices_are_written_as_one_is(slices: list[Slice]) -> None:
+    slices.append(Slice(0.0, 0, '{"at":', 1.0))
+    assert encode_slices(slices) == b"".join(encode(each) + b"\n" for each in slices)
 
 
 @pytest.mark.parametrize(
