@@ -216,8 +216,7 @@ def _check_comers(config: Config, world_size: int) -> None:
 
 
 def links_of(config: Config, world_size: int) -> list[str] | None:
-    """Return the emulated links in their text form, or None without any. Raise ValueError for links that cannot be
-    emulated."""
+    """Return the emulated links in their text form, or None. Raise ValueError for links that cannot be emulated."""
     words, mode = config.cluster.links, config.mode
     if words is None or words == []:
         return None
@@ -228,6 +227,8 @@ def links_of(config: Config, world_size: int) -> list[str] | None:
     except ValueError as error:
         raise ValueError(f"cluster.links: {error}") from None
     backend = backend_of(mode)
+    if world_size == 1:
+        return None
     if backend is None:
         raise ValueError(f"cluster.links with mode={mode.name}, whose ranks are in one process: use mode=nccl_sync")
     if backend.torch_native:

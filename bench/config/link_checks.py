@@ -10,7 +10,7 @@ from ddp.core.network.links import LinkRule, Links, parse
 def links_for(words: str | Sequence[str], size: int) -> Links | None:
     """Return the links of `size` ranks; None: `words` is empty. Raise ValueError for words that are no links, for an
     entry that connects no two ranks, and for an algorithm without a link."""
-    links = parse(words, size)
+    links = parse(words, size if size > 1 else None)  # one rank has none: of them only the form is checked
     if links is None and words:
         text = words if isinstance(words, str) else ",".join(map(str, words))
         raise ValueError(f"{text} is an algorithm without a link; add one, such as [wan_1g_30ms,{text}]")

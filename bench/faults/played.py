@@ -8,6 +8,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from multiprocessing import active_children, get_context
+from typing import Any
 
 from bench.faults.meaning import FaultCell, meaningless
 from bench.faults.outcome import FaultResult
@@ -54,10 +55,10 @@ def results(play: Player, todo: Sequence[Place], jobs: int) -> Generator[FaultRe
             pool.shutdown(cancel_futures=True)
 
 
-def _named(play: Player, cell: FaultCell, size: int) -> FaultResult:
+def _named(play: Player, *place: Any) -> FaultResult:
     """Play one cell; note on any error which one it was."""
     try:
-        return play(cell, size)
+        return play(*place)
     except Exception as error:
-        error.add_note(f"while {cell} was played on {size} ranks")
+        error.add_note(f"while {place[0]} was played on {place[1]} ranks")
         raise

@@ -14,6 +14,7 @@ from bench.results.analysis.steps import worked
 from bench.results.analysis.stream import Floats, RunRecords, Slices
 from bench.results.analysis.syncing import collectives, exits
 from bench.results.analysis.volume import width
+from bench.results.runfolder import group_of
 from ddp.backends import BACKENDS, SyncKind
 from ddp.core.messages.events import Averaged, Evaluated, Progress, Reduced, RoundClosed, Snapshot
 from ddp.core.network.link_costs import TO, Deliveries, meeting_s
@@ -161,7 +162,7 @@ def _rates(stream: RunRecords) -> tuple[Floats, Floats]:
 
 
 def _links(spec: RunSpec) -> Links | None:
-    return parse((spec.config.get("cluster") or {}).get("links") or (), spec.world_size, spec.seed)
+    return parse(group_of(spec.config, "cluster").get("links") or (), spec.world_size, spec.seed)
 
 
 def _snapshots(spec: RunSpec) -> bool:

@@ -4,21 +4,26 @@ calibrated."""
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from bench.predict.calibration import Calibration
 from bench.predict.evidence import CalibratedCell, metrics_of, off_by, rate_of
 from bench.predict.intervals import interval
 from bench.predict.play import CORNERS, PlayedCell, play
 from bench.predict.predicted_cell import PredictedCell, shares_anew
 from bench.predict.spec import FAR, beyond, otherwise, records_of
-from bench.results.analysis.explained import COMPUTE, explained
+from bench.results.analysis.explained import COMPUTE, NAMES, explained
+from bench.results.analysis.lateness import WAITING_FOR
+from bench.results.analysis.slow_links import OVER_SLOW_LINK
 from bench.results.analysis.stream import RunRecords, sort
 
 REPEATS = ((64, 6), (512, 3))
 """(most ranks, number of plays); two plays for more ranks; and at least one play from each run."""
+ABOUT_A_RANK = {WAITING_FOR: "waiting", OVER_SLOW_LINK: "communicating over slow links"}
+"""Start of the causes that name a rank -> what they are together."""
 NO_LIMIT = 0.05
 """If no cause takes more than this fraction of the time, computing is the limit."""
 
@@ -75,7 +80,7 @@ def predict(
         title=title,
         mode=metrics.mode,
         ranks=cell.ranks,
-        links=" ".join(cell.links.words) if cell.links is not None else "as calibrated",
+        links=" ".join(cell.links.words) if cell.links is not None else _without(calibration),
         samples_per_s=rate,
         low=low if known else None,
         high=high if known else None,
@@ -106,12 +111,29 @@ def near(cell: PredictedCell, source: CalibratedCell) -> bool:
 
 
 def limit(stream: RunRecords, ranks: int, begin: float, end: float) -> str:
-    """Return the cause, besides computing, that takes most of all ranks' time, with its fraction."""
-    run = explained(stream, ranks, begin, end)
-    sums = Counter[str]()
+    """Return the cause, besides computing, that takes most of all ranks' time, with its fraction; of causes that name a
+    rank all together, unless one is most of them."""
+    run, single, sums = (
+        explained(stream, ranks, begin, end),
+        defaultdict[str, float](float),
+        defaultdict[str, float](float),
+    )
     for cause in run.causes if run is not None else ():
         if cause.cause not in (COMPUTE, "starting"):
-            sums[cause.cause] += cause.share  # type: ignore[assignment]  # a Counter of floats
-    if not sums or (top := sums.most_common(1)[0])[1] < NO_LIMIT:
+            single[cause.cause] += cause.share
+            sums[_of_all(cause.cause)] += cause.share
+    top = max(sums, key=sums.__getitem__, default="")
+    if not top or sums[top] < NO_LIMIT:
         return "computing"
-    return f"{top[0]} ({100 * top[1]:.0f} %)"
+    most = max((cause for cause in single if _of_all(cause) == top), key=single.__getitem__)
+    name, share = (most, single[most]) if single[most] > sums[top] / 2 else (top, sums[top])
+    return f"{NAMES.get(name, name)} ({100 * share:.0f} %)"
+
+
+def _of_all(cause: str) -> str:
+    """Return a cause without the rank that it is about: many ranks may wait for many others."""
+    return next((words for start, words in ABOUT_A_RANK.items() if cause.startswith(start)), cause)
+
+
+def _without(calibration: Calibration) -> str:
+    return "as calibrated" if calibration.links is None else "no links"

@@ -23,6 +23,7 @@ from bench.predict.predicted_cell import (
 )
 from bench.predict.steptimes import LENGTH, WARM, asleep, mean_of, resampled, scaled_draws, slow_part
 from bench.results.analysis.volume import WIRE_BYTES
+from bench.results.runfolder import group_of
 from ddp.backends import world_of
 from ddp.core.messages.events import Averaged, Ready, Slice
 from ddp.core.messages.run_bounds import Launched
@@ -98,7 +99,7 @@ def play(cell: PredictedCell, calibration: Calibration, seed: int, assumed: Assu
         spec.epochs,
         deadline_s=math.inf,
         tolerate_loss=True,
-        checkpoints=Checkpointing(**spec.config["checkpoint"]) if spec.config.get("checkpoint") else None,
+        checkpoints=Checkpointing(**saved) if (saved := group_of(spec.config, "checkpoint")) else None,
     )
     records, slices = list[tuple[float, Record]](), list[Slice]()
     begin, size, ways = calibration.start_s, bytes_of(cell, calibration), 2 if calibration.snapshots else 1
@@ -239,6 +240,8 @@ def _series(
     if cell.steps is not None:
         steps = samples_of(cell, calibration) * calibration.spec.epochs / calibration.spec.batch_size
         factors = scaled_draws(cell.steps.draw, cell.ranks, math.ceil(steps / cell.ranks), dice)
+        least = min(factors, key=np.mean)
+        factors = [least if rank in cell.healed else each for rank, each in enumerate(factors)]
     for rank, relative in enumerate(factors):
         source = fastest if rank in cell.healed else rank % calibration.ranks
         own = calibration.steps[source]

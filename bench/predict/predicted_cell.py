@@ -50,7 +50,7 @@ def speeds_of(cell: PredictedCell, calibration: Calibration) -> tuple[float, ...
 
 def step_s_of(calibration: Calibration) -> float:
     """Return the emulated seconds of a step at speed 1 (`cluster.step_s`); 0: steps take as long as they need."""
-    return float((calibration.spec.config.get("cluster") or {}).get("step_s") or 0.0)
+    return float(group_of(calibration.spec.config, "cluster").get("step_s") or 0.0)
 
 
 def epoch_of(cell: PredictedCell, calibration: Calibration) -> int:

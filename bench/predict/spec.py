@@ -22,6 +22,7 @@ from bench.predict.predicted_cell import (
     step_s_of,
 )
 from bench.predict.traces import TracedSteps
+from bench.results.runfolder import group_of
 from ddp.core.network.links import Links
 from ddp.engine.modes import mode_name
 from ddp.process.codec import Record
@@ -39,10 +40,10 @@ def predicted_spec(cell: PredictedCell, calibration: Calibration) -> RunSpec:
         "audit": False,
         "world_size": cell.ranks,
         "policy": {"name": cell.policy} | dict(cell.settings),
-        "cluster": spec.config["cluster"] | {"speeds": list(speeds_of(cell, calibration))},
+        "cluster": group_of(spec.config, "cluster") | {"speeds": list(speeds_of(cell, calibration))},
     }
-    if cell.links is not None:
-        config["cluster"]["links"] = cell.links.words
+    if cell.links is not None or calibration.links is not None:
+        config["cluster"]["links"] = words_of(cell.links) or []
     mode = mode_name(spec.engine, cell.policy, spec.backend)
     speeds = speeds_of(cell, calibration)
     changed: dict[str, Any] = {
@@ -82,7 +83,7 @@ def words_of(links: Links | None) -> list[str] | None:
 
 def policy_settings(spec: RunSpec) -> dict[str, Any]:
     """Return the settings of a run's policy."""
-    return {key: value for key, value in (spec.config.get("policy") or {}).items() if key != "name"}
+    return {key: value for key, value in group_of(spec.config, "policy").items() if key != "name"}
 
 
 def otherwise(cell: PredictedCell, calibration: Calibration) -> list[str]:

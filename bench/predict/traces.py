@@ -40,6 +40,8 @@ def pipeline_of(table: Any, path: Path) -> PipelineTrace:
         raise ValueError(f"{path}: it has an operation twice")
     if set(table.dp_rank) != set(range(table.dp_rank.nunique())):
         raise ValueError(f"{path}: dp_rank must be numbered from 0 up")
+    if set(table.stage) != set(range(table.stage.nunique())):
+        raise ValueError(f"{path}: stage must be numbered from 0 up")
     if "mc" in table and table.mc.max() > 0:
         raise ValueError(f"{path}: virtual pipeline stages are not known here")
     table = table.sort_values(["step", "dp_rank"])
@@ -58,7 +60,8 @@ def pipeline_of(table: Any, path: Path) -> PipelineTrace:
     trace = PipelineTrace(start, took, workers, int(table.stage.max()) + 1, width, steps)
     try:
         depend(trace, {op: (float(start[op][0]), float(start[op][0] + took[op][0])) for op in took})
-        _ = trace.order
+        if trace.play(trace.ideal) <= 0:
+            raise ValueError("its operations would take no time without stragglers")
     except (ValueError, StopIteration, KeyError) as error:
         raise ValueError(f"{path}: {str(error) or 'it has no passes'}") from None
     return trace
@@ -68,7 +71,7 @@ def _table(path: Path) -> Any:
     import pandas as pd
 
     try:
-        table = pd.read_parquet(path)
+        table = pd.read_parquet(BytesIO(regular_files.content(path, MOST_BYTES)))
     except ImportError:
         raise ValueError(f"{path}: Parquet is read by pyarrow: pip install pyarrow") from None
     except (OSError, ValueError) as error:
@@ -77,7 +80,7 @@ def _table(path: Path) -> Any:
 
 
 def _check(table: Any, path: Path) -> None:
-    """Raise ValueError unless a table has `COLUMNS`, of finite numbers except for the kind of an operation."""
+    """Raise ValueError unless a table has `COLUMNS`: times, whole numbers, and the kind of an operation."""
     if missing := [name for name in COLUMNS if name not in table]:
         raise ValueError(f"{path}: it has no column {missing[0]}")
     for name in (*COLUMNS, "mc"):
@@ -86,6 +89,10 @@ def _check(table: Any, path: Path) -> None:
                 raise ValueError(f"{path}: {name} must be numbers")
             if table[name].isna().any() or not np.isfinite(table[name].to_numpy(np.float64)).all():
                 raise ValueError(f"{path}: {name} must be finite")
+            if name not in ("start_ts", "duration") and (table[name] % 1 != 0).any():
+                raise ValueError(f"{path}: {name} must be whole numbers")
+    if table.duration.min() < 0:
+        raise ValueError(f"{path}: a duration is below 0")
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,7 @@ class Meetings:
         """Average gradients inside a step. It ends for all ranks after the last has entered, and each reports as work what
         it did before it entered."""
         rank, trained = self._ranks.all[index], self._ranks.trained
-        rank.step = (step, start, self._timeline.now - start - self._ranks.costs.between_s)
+        rank.step = (step, start, self._timeline.now - start)
 
         def everyone(members: list[int]) -> None:
             first, steps = len(trained), dict[int, Action | None]()

@@ -101,6 +101,13 @@ def test_the_slow_worker_is_named_and_what_it_costs() -> None:
         ),
         (lambda table: table[table.optype != "optimizer"], "it has no optimizer 0 of stage 0"),
         (lambda table: table[table.optype != "forward-send"], "it has no forward-send 0 of stage 0"),
+        (lambda table: table.assign(stage=table.stage - 1), "stage must be numbered from 0 up"),
+        (lambda table: table.assign(seq_id=table.seq_id + 0.5), "seq_id must be whole numbers"),
+        (lambda table: table.assign(duration=-table.duration), "a duration is below 0"),
+        (
+            lambda table: table.assign(duration=(table.index == table.index[0]) * 1.0),
+            "take no time without stragglers",
+        ),
     ],
 )
 def test_a_trace_that_cannot_be_played_is_refused(change: Any, error: str) -> None:

@@ -14,6 +14,7 @@ from tabulate import tabulate
 from bench.base import number_format
 from bench.base.console import WIDTH
 from bench.base.environment import BUSY
+from bench.results.analysis.explained import NAMES
 from bench.results.analysis.faults import missing, notes, raised
 from bench.results.cells import Cell
 from bench.results.schema import Metrics, RankTime, Steady
@@ -23,15 +24,6 @@ MOST, TROUBLE = 5, 2
 """Most parts of the time shown; most errors, faults and notes shown at the end of a run. training.log has all of
 them."""
 PARTS = ("compute", "data", "comm", "wait", "eval", "checkpoint", "absent", "other")
-NAMES = {
-    "compute": "computing",
-    "data": "making batches",
-    "comm": "communicating",
-    "wait": "waiting",
-    "eval": "evaluating",
-    "other": "between steps",
-}
-"""Part of a rank's time -> its words in a sentence; other parts keep their name."""
 
 
 class Line(NamedTuple):

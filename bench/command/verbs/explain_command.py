@@ -17,11 +17,10 @@ from bench.base.tables import markdown
 from bench.base.usage import UsageError, path_of, usage, writable
 from bench.base.writing import write_json
 from bench.command.parser import Parser
-from bench.command.printed.run_lines import NAMES
 from bench.config.spec import RunSpec
 from bench.predict.pipeline_trace import Whatif, whatif
 from bench.predict.traces import read_pipeline
-from bench.results.analysis.explained import ExplainedRun, explained
+from bench.results.analysis.explained import NAMES, ExplainedRun, explained
 from bench.results.analysis.stream import sort
 from bench.results.recompute import header_of
 from bench.results.runfolder import EVENTS, group_of, of_run, unended

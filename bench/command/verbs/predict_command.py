@@ -16,12 +16,13 @@ from bench.base.tables import markdown
 from bench.base.usage import path_of, usage, writable
 from bench.base.writing import write_json
 from bench.command.parser import Parser
-from bench.command.verbs.explain_command import CHROME, ended, located, records_in
+from bench.command.verbs.explain_command import CHROME, located, records_in
 from bench.config.link_checks import links_for
 from bench.predict.calibration import Calibration, calibrated
 from bench.predict.cells import Prediction
 from bench.predict.cells import predict as predict_cell
 from bench.predict.evidence import CalibratedCell, CalibratedRun, apart, distinct, grouped, shows_error
+from bench.predict.fitness import check_end
 from bench.predict.folder import write_run
 from bench.predict.grid import anchored, calibrated_for, faster, grid, settings_for, what_if
 from bench.predict.intervals import ENOUGH, LEVEL
@@ -31,6 +32,7 @@ from bench.results.analysis.stream import sort
 from bench.results.analysis.training import train_seconds
 from bench.results.runfolder import of_run, unended
 from bench.results.schema import MOST_RANKS
+from ddp.core.messages.run_bounds import RunEnd
 from ddp.core.network.links import ALGORITHMS, Links
 from ddp.core.policies import POLICIES
 from ddp.settings import emulated, known
@@ -125,10 +127,11 @@ def calibrated_run(folder: Path) -> CalibratedRun:
     folder = located(folder)
     spec, header, records = records_in(folder)
     launched = header.launched
-    if not ended(records):
+    if not records or not isinstance(end := records[-1], RunEnd):
         raise ValueError(f"{folder}: {unended(folder)}")
     with of_run(folder):
         try:
+            check_end(end)
             stream = sort(records, launched)
             cores = header.env.get("cores")
             costs = calibrated(stream, spec, launched, cores if type(cores) is int and cores > 0 else None)
@@ -145,14 +148,15 @@ def _cells(
     """Yield (name, cell, source) for each cell to predict; the name is set if the cell is a variant of the one before.
     Raise ValueError."""
     first = sources[0].calibration
-    ranks = list(dict.fromkeys(map(_count, options.ranks.split(",")))) if options.ranks else [first.ranks]
+    ranks = [first.ranks] if options.ranks is None else list(dict.fromkeys(map(_count, options.ranks.split(","))))
     links = _distinct(options.links.split(","), min(ranks), options.bandwidth, first)
     policies = _policies(options.policies)
-    speeds = emulated("--speeds", [_number(word) for word in options.speeds.split(",")]) if options.speeds else ()
+    words = [] if options.speeds is None else options.speeds.split(",")
+    speeds = emulated("--speeds", [_number(word) for word in words]) if words else ()
     for size in sorted(ranks):
         if size < len(speeds):
             print(f"×{size} takes only the first {size} of {len(speeds)} --speeds")
-    steps = step_times(options.steps) if options.steps else None
+    steps = None if options.steps is None else step_times(options.steps)
     if options.heal is not None and not 0 <= options.heal < min(ranks):
         raise ValueError(f"--heal {options.heal}: ranks are 0 to {min(ranks) - 1}")
     healed = () if options.heal is None else (options.heal,)
@@ -221,7 +225,7 @@ def _distinct(words: Sequence[str], ranks: int, bandwidth: float, calibration: C
 def _policies(words: str | None) -> tuple[str, ...]:
     if words == "all":
         return tuple(POLICIES)
-    return tuple(dict.fromkeys(known("policy", word, POLICIES) for word in words.split(","))) if words else ()
+    return () if words is None else tuple(dict.fromkeys(known("policy", word, POLICIES) for word in words.split(",")))
 
 
 def _about(source: CalibratedCell, cores: int | None) -> Iterator[str]:

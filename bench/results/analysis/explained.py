@@ -24,6 +24,15 @@ from ddp.core.anomalies.slowness import HOST, SlowRank
 from ddp.core.messages.commands import Drop
 from ddp.core.network.links import Links
 
+NAMES = {
+    "compute": "computing",
+    "data": "making batches",
+    "comm": "communicating",
+    "wait": "waiting",
+    "eval": "evaluating",
+    "other": "between steps",
+}
+"""Part of a rank's time -> its words in a sentence; other parts keep their name."""
 COMPUTE, SLOWNESS, INPUT, ORDERS = "computing", "slower than the others", "input", "waiting for orders or the end"
 """Causes into which the parts `kept` and `waiting` are divided."""
 

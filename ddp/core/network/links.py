@@ -169,12 +169,10 @@ def parse(words: str | Sequence[str], size: int | None = None, seed: int = 0) ->
     """Parse the links of a run of `size` ranks (None: any number): rules, of which later ones override earlier ones, and an
     algorithm. Return None if there are no rules. Raises ValueError."""
     rules: list[LinkRule] = []
-    algorithm = ""
+    algorithms: list[str] = []
     for word in map(str, [words] if isinstance(words, str) else words):
         if word in ALGORITHMS:
-            if algorithm not in ("", word):
-                raise ValueError(f"links have one algorithm: {algorithm} or {word}")
-            algorithm = word
+            algorithms.append(word)
             continue
         who, _, text = word.rpartition(":")
         groups = tuple(_group(part, word) for part in who.split("+")) if who else ()
@@ -182,7 +180,9 @@ def parse(words: str | Sequence[str], size: int | None = None, seed: int = 0) ->
         if size is not None and highest >= size:
             raise ValueError(f"link {word!r} is for rank {highest}, but ranks are 0 to {size - 1}")
         rules.append(LinkRule(groups, link(text)))
-    return Links(tuple(rules), algorithm or RING, seed) if rules else None
+    if rules and len(set(algorithms)) > 1:
+        raise ValueError(f"links have one algorithm: {' or '.join(algorithms)}")
+    return Links(tuple(rules), algorithms[-1] if algorithms else RING, seed) if rules else None
 
 
 def _group(text: str, word: str) -> Group:
