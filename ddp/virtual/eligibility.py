@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from copy import deepcopy
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules import module as hooks
 from torch.random import fork_rng
 
@@ -20,9 +21,11 @@ from ddp.virtual.rows import apart, loss_of, shared
 
 SAMPLES = 2
 """Samples in the trial pass that shows what a step does; batch norm needs two."""
-CLOSE = 0.02
-"""Largest relative difference of the trial's gradients, which are rounded otherwise. Hooks that a forward pass registers on
-tensors make a larger one."""
+CLOSE, EXACT = 0.02, 1e-6
+"""Largest relative difference of a parameter's gradients in the trial, which are rounded otherwise: in the precision of the
+model, and in double precision."""
+PART = 0.01
+"""Part of the norm of all gradients below which those of a parameter are not compared with themselves alone."""
 MANY = 16
 """Number of ranks from which on a vectorised operation is faster."""
 
@@ -39,8 +42,8 @@ def unfit(job: Job) -> str:
         "the optimizers' state is averaged": settings.optimizer_state,
         f"averaging.wire={settings.wire} rounds": settings.wire != "float64",
         "the model has buffers": any(True for _ in model.buffers()),
-        "its parameters are of several types, or frozen": len({(p.dtype, p.requires_grad) for p in model.parameters()})
-        > 1,
+        "its parameters are of several types": len({p.dtype for p in model.parameters()}) > 1,
+        "some of its parameters are frozen": not all(p.requires_grad for p in model.parameters()),
     }
     for reason, holds in reasons.items():
         if holds:
@@ -52,7 +55,8 @@ def unfit(job: Job) -> str:
         return "the optimizer lacks some of the parameters"
     numbers = others()
     try:
-        return _hooked(model) or _unfit_pass(task, model, optimizer) or row_optimizer.unfit(optimizer)
+        passes = _unfit_pass(task, model, optimizer, job.batch_size)
+        return _hooked(model) or passes or row_optimizer.unfit(optimizer)
     finally:
         set_others(numbers)
 
@@ -69,43 +73,80 @@ def _hooked(model: nn.Module) -> str:
     return ""
 
 
-def _unfit_pass(task: Task, model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
-    """Return what one training step does that a vectorised step cannot; trial passes show it: a plain one, and one of two
-    ranks at once."""
-    scalars, data, numbers = Scalars(), task.train_data(), others()
+def _unfit_pass(task: Task, model: nn.Module, optimizer: torch.optim.Optimizer, most: int) -> str:
+    """Return what a training step does that a vectorised step cannot, with a few samples or with `most`; empty: nothing."""
+    data = task.train_data()
     if not repeatable(data):
         return "the data set gives batches, not rows"
+    tried = (_unfit_batch(task, model, optimizer, data, count) for count in sorted({min(SAMPLES, most), most}))
+    return next(filter(None, tried), "")
+
+
+def _unfit_batch(task: Task, model: nn.Module, optimizer: torch.optim.Optimizer, data: Any, count: int) -> str:
+    """Return the same for `count` samples; trial passes show it: a plain one, and one of two ranks at once."""
+    scalars, numbers, rates = Scalars(), others(), _rates(optimizer)
+    kept = [p.detach().clone() for p in model.parameters()]
+    model.zero_grad()
     try:
         with fork_rng(), scalars:
-            batch = data.batch(torch.arange(min(SAMPLES, len(data))))
+            batch = data.batch(torch.arange(count))
             task.loss(model, batch).backward()  # type: ignore[no-untyped-call]
-    except (Exception, SystemExit):
-        return ""  # training will raise it again
+    except (Exception, SystemExit) as error:
+        return f"a step fails ({_short(error)})"
     if any(p.grad is None for group in optimizer.param_groups for p in group["params"]):
         return "a parameter has no gradient, so that optimizers leave it alone"
     if scalars.recorded:
         return "a step calls record_scalar"
     if others() != numbers:
         return "a step draws random numbers of Python or NumPy"
+    if rates != _rates(optimizer) or not all(map(torch.equal, kept, model.parameters())):
+        return "the loss changes parameters or learning rates"
     before = plain_state(model, task.loss)  # of a second step, as the first may prepare something
-    parameters = {name: p.detach().expand(2, *p.shape) for name, p in model.named_parameters()}
     try:
         with fork_rng():
-            loss, batches = loss_of(task, model), tuple(part.expand(2, *part.shape) for part in batch)
-            (grads, _) = apart(loss)(parameters, batches)
-            leaves = {name: p.detach().requires_grad_() for name, p in model.named_parameters()}
-            means = torch.autograd.grad(shared(loss)(leaves, batches).mean(), list(leaves.values()))
+            strange = _differs(task, model, batch) or _differs_exactly(task, model, batch)
     except (Exception, SystemExit) as error:
-        return f"a step of several ranks at once fails ({f'{type(error).__name__}: {error}'.splitlines()[0]})"
+        return f"a step of several ranks at once fails ({_short(error)})"
     after = plain_state(model, task.loss)
     if changed := [path for path in before.keys() | after.keys() if before.get(path, path) != after.get(path, path)]:
         return f"a step changes the variable {'.'.join(min(changed)[1:])}"
-    own = _flat(p.grad for p in model.parameters())
-    for other in (_flat(grads[name][0] for name in leaves), _flat(means)):
-        if (other - own).norm() > CLOSE * own.norm():
-            return "its gradients are others in a step of several ranks at once"
-    return ""
+    return "its gradients are others in a step of several ranks at once" if strange else ""
 
 
-def _flat(gradients: Iterable[Tensor | None]) -> Tensor:
-    return torch.cat([gradient.flatten() for gradient in gradients if gradient is not None])
+def _rates(optimizer: torch.optim.Optimizer) -> list[float]:
+    return [float(group["lr"]) for group in optimizer.param_groups]
+
+
+def _short(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def _differs_exactly(task: Task, model: nn.Module, batch: Any) -> bool:
+    """Return whether a copy of the model in double precision has other gradients; also where its parameters are not those
+    that it began with: layers that begin at 0 hide what is behind them. A copy that fails shows nothing."""
+    try:
+        twin = deepcopy(model).double()
+        exact = tuple(part.double() if part.is_floating_point() else part for part in batch)
+        with torch.no_grad():
+            for parameter in twin.parameters():
+                parameter.add_(0.01 * torch.randn_like(parameter))
+        return _differs(task, twin, exact)
+    except (Exception, SystemExit):
+        return False
+
+
+def _differs(task: Task, model: nn.Module, batch: Any) -> bool:
+    """Return whether the gradients of several ranks at once are not those of a plain pass."""
+    model.zero_grad()
+    task.loss(model, batch).backward()  # type: ignore[no-untyped-call]
+    own = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    parameters = {name: p.detach().expand(2, *p.shape) for name, p in model.named_parameters()}
+    loss, batches = loss_of(task, model), tuple(part.expand(2, *part.shape) for part in batch)
+    (grads, _) = apart(loss)(parameters, batches)
+    leaves = {name: p.detach().requires_grad_() for name, p in model.named_parameters()}
+    means = torch.autograd.grad(shared(loss)(leaves, batches).mean(), list(leaves.values()))
+    whole = torch.stack([gradient.norm() for gradient in own.values()]).norm()
+    close = EXACT if whole.dtype == torch.float64 else CLOSE
+    together = dict(zip(leaves, means, strict=True))
+    pairs = [(other, mine) for name, mine in own.items() for other in (grads[name][0], together[name])]
+    return any(bool((other - mine).norm() > close * (mine.norm() + PART * whole)) for other, mine in pairs)

@@ -1,11 +1,12 @@
-"""Reads the plain state of objects: numbers and texts in their attributes, and random generators, which a step may change.
-Pure."""
+"""Reads the plain state of objects: numbers, texts, small tensors and arrays in their attributes and those of their classes,
+counters and random generators, which a step may change. Pure."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import partial
+from itertools import count
 from random import Random
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -17,8 +18,10 @@ PLAIN = (bool, int, float, complex, str, type(None), np.generic)
 LISTS = (list, tuple, deque, set, frozenset)
 MOST = 1000
 """Most members of a collection that are read; of a larger one, only their number."""
-_CLOSED = (Tensor, ModuleType, BuiltinFunctionType, type)
+_CLOSED = (nn.Parameter, ModuleType, BuiltinFunctionType, type)
 """What is not looked into."""
+_CODE = (FunctionType, *_CLOSED)
+"""Globals and members of classes that no step changes."""
 
 
 def plain_state(*roots: Any) -> dict[tuple[str, ...], str]:
@@ -27,18 +30,25 @@ def plain_state(*roots: Any) -> dict[tuple[str, ...], str]:
     waiting: deque[tuple[tuple[str, ...], Any]] = deque((("",), root) for root in roots)
     while waiting:
         path, value = waiting.popleft()
-        if isinstance(value, PLAIN):
-            values[path] = repr(value)
+        if isinstance(value, (*PLAIN, Tensor, np.ndarray, count)) and not isinstance(value, nn.Parameter):
+            values[path] = _shown(value)
         elif id(value) not in seen and not isinstance(value, _CLOSED):
             seen[id(value)] = value  # kept, as its id is only unique while it exists
             waiting += [((*path, name), part) for name, part in _parts(value)]
     return values
 
 
+def _shown(value: Any) -> str:
+    """Return a value as text; of a large tensor or array, how often it was changed in place."""
+    if isinstance(value, Tensor):
+        return repr(value.tolist()) if value.numel() <= MOST else f"{id(value)} {value._version}"
+    return repr(value.tolist() if isinstance(value, np.ndarray) and value.size <= MOST else value)
+
+
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, FunctionType):
         names = value.__globals__.keys() & set(value.__code__.co_names)
-        yield from ((name, value.__globals__[name]) for name in names if isinstance(value.__globals__[name], PLAIN))
+        yield from ((name, value.__globals__[name]) for name in names if not isinstance(value.__globals__[name], _CODE))
         yield from zip(value.__code__.co_freevars, map(_content, value.__closure__ or ()), strict=True)
     elif isinstance(value, MethodType):
         yield from (("self", value.__self__), ("function", value.__func__))
@@ -57,6 +67,8 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         yield from _numbered(value if len(value) <= MOST else ())
     elif hasattr(value, "__dict__"):
         yield from vars(value).items()
+        of_class = {f"{type(value).__name__}.{name}": part for name, part in vars(type(value)).items()}
+        yield from ((name, part) for name, part in of_class.items() if isinstance(part, (*PLAIN, dict, *LISTS)))
         yield "()", getattr(type(value), "forward" if isinstance(value, nn.Module) else "__call__", None)
 
 

@@ -89,7 +89,7 @@ class ReplicaRows:
         """Return the samples of steps with the same batch size: tensors [steps, samples, ...]."""
         indices = [self._order(step.batch.epoch)[step.batch.start : step.batch.stop] for step in steps]
         tensors: Tensors = self._source.batch(torch.cat(indices))
-        return tuple(tensor.view(len(steps), -1, *tensor.shape[1:]) for tensor in tensors)
+        return tuple(tensor.view(len(steps), steps[0].batch.samples, *tensor.shape[1:]) for tensor in tensors)
 
     def _given(self, ranks: Sequence[int], steps: Sequence[Step]) -> Tensors:
         """Return the samples of these ranks' steps, and store their hashes."""

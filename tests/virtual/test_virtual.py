@@ -262,7 +262,7 @@ def test_sixteen_ranks_that_cannot_train_at_once_train_one_after_the_other(
     assert play("cadence", "nccl", task, world_size=16, epochs=1, engine=engine).of(Finished)
 
 
-@pytest.mark.parametrize("settings", [{"step_s": 0.0}, {"step_s": float("inf")}, {"path": "quick"}])
+@pytest.mark.parametrize("settings", [{"step_s": 0.0}, {"step_s": float("inf")}, {"step_s": 1e308}, {"path": "quick"}])
 def test_settings_that_cannot_be_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="virtual"):
         VirtualTime(**settings)
@@ -277,7 +277,7 @@ def test_a_step_that_records_scalars_is_not_done_for_many_at_once(play: Play) ->
     assert unfit(replace(job, task=controlled.recording)) == "a step calls record_scalar"
 
 
-def test_trial_passes_that_fail_say_it_or_leave_it_to_the_training(play: Play) -> None:
+def test_trial_passes_that_fail_say_it(play: Play) -> None:
     """An error without a text was one of the trial itself, and so was one of the data."""
     job = play("cadence", "nccl", toy.task, engine=engine).job
     calls: list[int] = []
@@ -294,4 +294,4 @@ def test_trial_passes_that_fail_say_it_or_leave_it_to_the_training(play: Play) -
         return source
 
     assert "AssertionError" in unfit(replace(job, task=partial(changed, loss=once)))
-    assert unfit(replace(job, task=partial(changed, train_data=broken))) == ""
+    assert unfit(replace(job, task=partial(changed, train_data=broken))).startswith("a step fails (ZeroDivisionError")

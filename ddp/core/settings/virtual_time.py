@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-CONSTANT = "constant"
+CONSTANT, DAY_S = "constant", 86_400.0
 PATHS = ("auto", "sequential", "vectorised")
 
 
@@ -22,7 +21,7 @@ class VirtualTime:
     models that draw no random numbers and keep no statistics; `auto`: vectorised where possible, from 16 ranks on."""
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.step_s, (int, float)) and 0 < self.step_s < math.inf):
-            raise ValueError(f"virtual step_s={self.step_s!r} must be a number of seconds above 0")
+        if not (isinstance(self.step_s, (int, float)) and 0 < self.step_s <= DAY_S):
+            raise ValueError(f"virtual step_s={self.step_s!r} must be a number of seconds above 0, at most {DAY_S:g}")
         if self.path not in PATHS:
             raise ValueError(f"virtual path={self.path!r} is not one of {', '.join(PATHS)}")
