@@ -149,7 +149,8 @@ def _of_chrome(path: Path) -> list[Floats]:
     events = body.get("traceEvents", []) if isinstance(body, dict) else body
     if not isinstance(events, list):
         raise ValueError(f"{path}: traceEvents is no list")
-    whole = [event for event in events if isinstance(event, dict) and event.get("ph") == "X" and "dur" in event]
+    known = [event for event in events if isinstance(event, dict)]
+    whole = [event for event in known if event.get("ph") == "X" and "dur" in event] + _pairs(known)
     if strange := next((event for event in whole if not (_seconds(event, "ts") and _seconds(event, "dur"))), None):
         raise ValueError(f"{path}: ts and dur must be numbers of microseconds, not as in {str(strange)[:80]}")
     on_cpu = [event for event in whole if event.get("cat") != "gpu_user_annotation"]
@@ -162,6 +163,20 @@ def _of_chrome(path: Path) -> list[Floats]:
         elif name in ("forward", "backward", "optimizer") and lanes[lane]:
             lanes[lane][-1] += float(event["dur"]) / 1e6
     return [np.array(series) for series in lanes.values()]
+
+
+def _pairs(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the events that are written as a begin (B) and an end (E), in the form of whole ones."""
+    begun, pairs = defaultdict[Any, list[dict[str, Any]]](list), list[dict[str, Any]]()
+    marks = [event for event in events if event.get("ph") in ("B", "E") and _seconds(event, "ts")]
+    for event in sorted(marks, key=lambda event: float(event["ts"])):
+        mine = begun[_lane(event)]
+        if event["ph"] == "B":
+            mine.append(event)
+        elif mine:
+            begin = mine.pop()
+            pairs.append(begin | {"dur": float(event["ts"]) - float(begin["ts"])})
+    return pairs
 
 
 def _seconds(event: dict[str, Any], name: str) -> bool:

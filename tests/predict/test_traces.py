@@ -157,6 +157,19 @@ def test_a_small_file_that_unpacks_to_a_large_one_is_refused(tmp_path: Path, mon
         traced(path)
 
 
+def test_begins_and_ends_are_events(tmp_path: Path) -> None:
+    """Only whole events were read, and the error told of a missing schedule."""
+    lines: list[dict[str, Any]] = []
+    for step in range(6):
+        lines.append({"ph": "B", "name": "ProfilerStep#0", "pid": 0, "tid": 0, "ts": 1000 * step})
+        lines.append({"ph": "B", "name": "forward", "pid": 0, "tid": 0, "ts": 1000 * step + 10})
+        lines += [{"ph": "E", "pid": 0, "tid": 0, "ts": 1000 * step + more} for more in (50, 100 * (1 + step))]
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": lines}))
+    (steps,) = traced(path).series
+    assert steps.tolist() == pytest.approx([1e-4 * (1 + step) for step in range(6)])
+
+
 @pytest.mark.parametrize("ending", [".json", ".json.gz"])
 def test_kineto_and_chrome_traces_are_step_times(tmp_path: Path, ending: str) -> None:
     marked = [
