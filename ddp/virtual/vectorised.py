@@ -152,8 +152,10 @@ class VectorisedRanks:
         """Return the checksums of a rank's samples, and of their order, since the last ones."""
         own, hashes, sums = self._ranks[rank], self._rows.hashes[rank], list[RankEvent]()
         for epoch, group in groupby(own.trained, key=lambda batch: batch.epoch):
-            batches = list(group)
-            rows = [hashes.popleft() for batch in batches if batch.samples and hashes]
+            batches = [batch for batch in group if batch.samples]
+            if not batches:
+                continue
+            rows = [hashes.popleft() for _ in batches if hashes]
             loss_sum = finite(own.loss_sums.pop(epoch, 0.0))
             sums.append(Trained(0.0, rank, *self._replica.record.sums(epoch, batches, rows), loss_sum))
         own.trained.clear()

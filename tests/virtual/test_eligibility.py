@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -144,3 +145,16 @@ def test_data_with_an_empty_column_are_trained_at_once(play: Play) -> None:
     given = partial(TensorSource, inputs, labels, torch.zeros(len(labels), 0))
     virtual = VirtualTime(path="vectorised")
     assert play("sync", "nccl", partial(task, train_data=given), world_size=3, epochs=1, engine=engine, virtual=virtual)
+
+
+@pytest.mark.parametrize("policy", ["sync", "cadence"])
+def test_ranks_without_samples_report_the_same_on_both_paths(play: Play, policy: str) -> None:
+    """There are more ranks than samples in a step; those without any reported a checksum of nothing."""
+    few = partial(toy.task, samples=3)
+
+    def kinds(path: str) -> Counter[str]:
+        virtual = VirtualTime(path=path)
+        played = play(policy, "nccl", few, world_size=4, batch_size=2, epochs=1, engine=engine, virtual=virtual)
+        return Counter(type(record).__name__ for record in played.records)
+
+    assert kinds("sequential") == kinds("vectorised")
