@@ -226,9 +226,9 @@ def links_of(config: Config, world_size: int) -> list[str] | None:
         links = links_for(words, world_size)
     except ValueError as error:
         raise ValueError(f"cluster.links: {error}") from None
-    backend = backend_of(mode)
     if world_size == 1:
         return None
+    backend = backend_of(mode)
     if backend is None:
         raise ValueError(f"cluster.links with mode={mode.name}, whose ranks are in one process: use mode=nccl_sync")
     if backend.torch_native:

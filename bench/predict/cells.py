@@ -113,11 +113,8 @@ def near(cell: PredictedCell, source: CalibratedCell) -> bool:
 def limit(stream: RunRecords, ranks: int, begin: float, end: float) -> str:
     """Return the cause, besides computing, that takes most of all ranks' time, with its fraction; of causes that name a
     rank all together, unless one is most of them."""
-    run, single, sums = (
-        explained(stream, ranks, begin, end),
-        defaultdict[str, float](float),
-        defaultdict[str, float](float),
-    )
+    run = explained(stream, ranks, begin, end)
+    single, sums = defaultdict[str, float](float), defaultdict[str, float](float)
     for cause in run.causes if run is not None else ():
         if cause.cause not in (COMPUTE, "starting"):
             single[cause.cause] += cause.share

@@ -76,7 +76,7 @@ def _twin(kind: Any) -> Any:
 
 
 def _plain(kind: Any) -> Any:
-    """A value of the core as a dataclass, which pydantic knows."""
+    """Return a value of the core as a dataclass, which pydantic knows."""
     if not dataclasses.is_dataclass(kind):
         return _inside(kind, _plain)
     hints = get_type_hints(kind)
@@ -89,7 +89,7 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 
 
 def _inside(kind: Any, turned: Callable[[Any], Any]) -> Any:
-    """A type with those of its contents turned."""
+    """Return a type with those of its contents turned."""
     origin, arguments = get_origin(kind), tuple(map(turned, get_args(kind)))
     if origin in (Union, types.UnionType):
         return Union[arguments]  # noqa: UP007

@@ -109,7 +109,7 @@ def test_the_mean_of_jitter_is_nothing_and_losses_are_as_often_as_set() -> None:
 
 @pytest.mark.parametrize(("loss", "width"), [(0.01, 4), (0.1, 4), (0.5, 1), (0.5, 4)])
 def test_what_is_sent_again_may_be_lost_again(loss: float, width: int) -> None:
-    """Of a round, the message that is lost most often counts."""
+    """Count the message of a round that is lost most often."""
     dice = np.random.default_rng(0)
     unluckiest = (dice.geometric(1 - loss, (100_000, width)) - 1).max(axis=1).mean()
     each, members = RankLink(0.01, 1e9, loss=loss), tuple(range(width if width > 1 else 2))

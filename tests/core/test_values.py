@@ -64,7 +64,7 @@ class Twin:
 
 def test_a_value_cannot_be_changed() -> None:
     with pytest.raises((AttributeError, FrozenInstanceError)):
-        Point(0.0, 1).x = 2  # type: ignore[misc]
+        Point(0.0, 1).x = 2  # type: ignore[misc]  # type checkers refuse it, too
 
 
 def test_a_copy_has_the_changes_and_no_others() -> None:
@@ -72,7 +72,7 @@ def test_a_copy_has_the_changes_and_no_others() -> None:
     assert point.moved() == Point(0.5, 2, 2, (3,))
     assert (point.x, point.moved().both) == (1, 4)
     with pytest.raises(TypeError):
-        replace(point, z=1)  # type: ignore[call-arg]
+        replace(point, z=1)  # type: ignore[call-arg]  # type checkers refuse it, too
 
 
 def test_it_is_equal_hashed_copied_and_pickled_by_its_fields() -> None:
@@ -93,7 +93,7 @@ def test_the_functions_of_dataclasses_see_it_as_they_see_a_dataclass() -> None:
 def test_a_default_that_is_made_anew_is_nobody_elses() -> None:
     Listed().names.append("second")
     assert Listed().names == ["first"]
-    assert fields(Listed)[0].default_factory() == ["first"]  # type: ignore[misc]
+    assert fields(Listed)[0].default_factory() == ["first"]  # type: ignore[misc]  # it has one
 
 
 class Outer:
@@ -136,7 +136,7 @@ def test_many_slices_are_written_as_one_is(slices: list[Slice]) -> None:
 )
 def test_all_that_the_coordinator_reads_keeps_and_orders_is_frozen(kind: type) -> None:
     assert is_dataclass(kind)
-    assert kind.__struct_config__.frozen  # type: ignore[attr-defined]
+    assert kind.__struct_config__.frozen  # type: ignore[attr-defined]  # type checkers see a dataclass
 
 
 def test_a_message_keeps_its_fields_in_their_order() -> None:

@@ -117,9 +117,9 @@ def explained_run(folder: Path) -> ExplainedRun:
     return replace(run, notes=(*about, *run.notes))
 
 
-def ended(records: Sequence[Record]) -> bool:
-    """Return whether the records of a run say how it ended."""
-    return bool(records) and isinstance(records[-1], RunEnd)
+def ended(records: Sequence[Record]) -> RunEnd | None:
+    """Return what the records of a run say of how it ended; None: nothing."""
+    return records[-1] if records and isinstance(records[-1], RunEnd) else None
 
 
 def table(run: ExplainedRun) -> list[str]:

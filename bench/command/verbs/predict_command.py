@@ -16,7 +16,7 @@ from bench.base.tables import markdown
 from bench.base.usage import path_of, usage, writable
 from bench.base.writing import write_json
 from bench.command.parser import Parser
-from bench.command.verbs.explain_command import CHROME, located, records_in
+from bench.command.verbs.explain_command import CHROME, ended, located, records_in
 from bench.config.link_checks import links_for
 from bench.predict.calibration import Calibration, calibrated
 from bench.predict.cells import Prediction
@@ -32,7 +32,6 @@ from bench.results.analysis.stream import sort
 from bench.results.analysis.training import train_seconds
 from bench.results.runfolder import of_run, unended
 from bench.results.schema import MOST_RANKS
-from ddp.core.messages.run_bounds import RunEnd
 from ddp.core.network.links import ALGORITHMS, Links
 from ddp.core.policies import POLICIES
 from ddp.settings import emulated, known
@@ -127,7 +126,7 @@ def calibrated_run(folder: Path) -> CalibratedRun:
     folder = located(folder)
     spec, header, records = records_in(folder)
     launched = header.launched
-    if not records or not isinstance(end := records[-1], RunEnd):
+    if (end := ended(records)) is None:
         raise ValueError(f"{folder}: {unended(folder)}")
     with of_run(folder):
         try:
